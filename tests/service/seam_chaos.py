@@ -17,10 +17,10 @@ from bursar.service.jobs import Answers, Jobs, Submission
 from bursar.service.jobs.corrections import correction_request
 from bursar.service.ledger.batch import Answer, Ask, Batch
 from bursar.sim.faults import org as org_side
-from bursar.sim.faults.clients import PRICES, RATE, Call
-from bursar.sim.faults.org import Org
-from bursar.sim.faults.profile import Profile
-from bursar.sim.faults.world import World
+from bursar.sim.faults.clients import PRICES, RATE, ClientCall
+from bursar.sim.faults.org import SimulatedOrg
+from bursar.sim.faults.profile import FaultProfile
+from bursar.sim.faults.world import FaultWorld
 from bursar.store.jobs.outbox import Letter
 from bursar.store.ledger.writer import create_org
 from bursar.store.sql.connection import Connection
@@ -43,7 +43,7 @@ class Orgs:
         """The ledger."""
         return Batch(self._connection, PRICES, self._cache, self._clock).run(asks)
 
-    def found(self, org: Org) -> None:
+    def found(self, org: SimulatedOrg) -> None:
         """Let an org be as it is in memory, where it has just been founded."""
         create_org(self._connection, org.id)
         for key, reply in org.replies.items():
@@ -55,16 +55,16 @@ class Orgs:
         assert isinstance(answer, Answer), answer
         return answer
 
-    def call(self, org: Org, call: Call, answer: Any, now: int) -> None:
+    def call(self, org: SimulatedOrg, call: ClientCall, answer: Any, now: int) -> None:
         """A call that was answered in memory; here it is answered alike."""
         self._clock.now = max(now, org.books.header.now)
         outcome = self._called(org, call)
         assert isinstance(outcome, Refusal) == isinstance(answer, Refusal), (outcome, answer)
 
-    def _called(self, org: Org, call: Call) -> Any:
-        what = call.what
-        if call.want is not None:
-            want = call.want
+    def _called(self, org: SimulatedOrg, call: ClientCall) -> Any:
+        what = call.request
+        if call.plan is not None:
+            want = call.plan
             assert not isinstance(what, str)
             ask = Submission(POOL, what, want.spec, run_ms=want.run_ms)  # type: ignore[arg-type]
             return self.jobs.submit(org.id, call.key, ask).outcome
@@ -85,22 +85,24 @@ class Orgs:
             return None
         return self._ask(org.id, call.key, what).outcome
 
-    def letter(self, org: Org, body: Any, now: int) -> None:
+    def letter(self, org: SimulatedOrg, body: Any, now: int) -> None:
         """A message of the pool, once it was handled in memory; here it is handled as well."""
         self._clock.now = max(now, org.books.header.now)
         letter = Letter(org.id, POOL, body.job, body.n, body.message, now)
         assert [letter] == self.jobs.receive([letter])
 
-    def acknowledged(self, org: Org, job: JobId, n: int, now: int) -> None:
+    def acknowledged(self, org: SimulatedOrg, job: JobId, n: int, now: int) -> None:
         """The pool has a message."""
         self._clock.now = max(now, org.books.header.now)
         self.jobs.acknowledge([Letter(org.id, POOL, job, n, None, 0)])  # type: ignore[arg-type]
 
 
-class Chaos(World):
+class Chaos(FaultWorld):
     """The world of a seed, played twice."""
 
-    def __init__(self, seed: int, connection: Connection, profile: Profile | None = None) -> None:
+    def __init__(
+        self, seed: int, connection: Connection, profile: FaultProfile | None = None
+    ) -> None:
         super().__init__(seed, profile)
         self.twin = Twin(connection, POOL)
         self.twin.register(self.pool)
@@ -109,17 +111,17 @@ class Chaos(World):
             self.twins.found(org)
         self.watch = TwinWatch(self, self.twin)
 
-    def _at_org(self, org: Org, source: str, kind: str, body: Any) -> None:
+    def _at_org(self, org: SimulatedOrg, source: str, kind: str, body: Any) -> None:
         now = self.org_clocks[org.id].believed(self.at)
         try:
-            super()._at_org(org, source, kind, body)
+            super()._handle_at_org(org, source, kind, body)
         finally:  # also if its process dies on the way
             if now is not None:
                 self._again(org, kind, body, now)
 
-    def _again(self, org: Org, kind: str, body: Any, now: int) -> None:
+    def _again(self, org: SimulatedOrg, kind: str, body: Any, now: int) -> None:
         if kind == "call":
-            answer = self.callers.do(org, body, now)  # the same, from its key
+            answer = self.clients.perform(org, body, now)  # the same, from its key
             self.twins.call(org, body, answer, now)
         elif kind == "letter":
             if org_side.is_handled(org, body):

@@ -807,7 +807,7 @@ def test_whatever_happens_each_job_pays_what_is_proven(url: str, seed: int) -> N
     wrong: both sides agree at any time, and in the end every credit is where it belongs (M2-M4)."""
     with migrated(url) as address, connected(address) as connection:
         chaos = Chaos(seed, connection)
-        while not (chaos.steps % 8 == 0 and chaos.settled):
+        while not (chaos.steps % 8 == 0 and chaos.is_settled):
             chaos.step()
             if chaos.steps % 40 == 0:
                 assert [] == disagreements(connection), "with messages on their way"

@@ -10,7 +10,7 @@ from bursar.core.leases import Denied
 from bursar.core.messages import Withdraw
 from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.value import replace
-from bursar.sim.faults.world import World
+from bursar.sim.faults.world import FaultWorld
 from bursar.store.pools import writer
 from bursar.store.pools.loader import Memory, PoolUnknown, lock_pool, locked
 from bursar.store.sql.connection import Connection
@@ -23,7 +23,7 @@ SEEDS = (6, 20)  # gangs of which a node falls silent, late readings, lost work
 CHECKED = 2 * GRACE  # beyond all terms
 
 
-def check_all(world: World, twin: Twin, stale: Memory) -> None:
+def check_all(world: FaultWorld, twin: Twin, stale: Memory) -> None:
     """A new process, one that catches up, and one that is asked about what is over."""
     known, row = world.pool, twin.row()
     assert (known.fence, known.epoch) == (row.fence, row.epoch)
@@ -49,7 +49,7 @@ def test_what_is_kept_is_what_is_read(connection: Connection, seed: int) -> None
     """
     world, twin = twins(seed, connection)
     stale, seen = twin.afresh(), 0
-    while not (world.steps % 8 == 0 and world.settled):
+    while not (world.steps % 8 == 0 and world.is_settled):
         world.step()
         if twin.written >= seen + EVERY:
             check_all(world, twin, stale)

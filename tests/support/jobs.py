@@ -32,7 +32,7 @@ from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Refusal
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.sim.faults import org as rules
-from bursar.sim.faults.org import POOL, Org
+from bursar.sim.faults.org import POOL, SimulatedOrg
 from tests.support.builders import PER_MS, T0
 
 JOB, ARRAY = JobId("job"), JobId("array")
@@ -99,7 +99,7 @@ def a_job(job: str = JOB, **changes: Any) -> OrgJob:
 
 
 @dataclass(slots=True)
-class CountingOrg(Org):
+class CountingOrg(SimulatedOrg):
     """An org that is told how many jobs it has, and notes what was counted."""
 
     waiting: int = 0

@@ -8,9 +8,9 @@ from bursar.core.dispatch.state import JobKey, Lease, Pool, PoolJob, PoolTransac
 from bursar.core.ids import NodeId
 from bursar.core.instant import Instant
 from bursar.core.messages import ToOrg
-from bursar.sim.faults.checker import Watch
-from bursar.sim.faults.profile import Profile
-from bursar.sim.faults.world import World
+from bursar.sim.faults.checker import InvariantChecker
+from bursar.sim.faults.profile import FaultProfile
+from bursar.sim.faults.world import FaultWorld
 from bursar.store.jobs.outbox import from_pool
 from bursar.store.pools import loader, writer
 from bursar.store.pools.loader import Changed, Memory, create_pool, enter_pool, lock_pool, locked
@@ -108,15 +108,15 @@ def _as(told: PoolTransaction, work: PoolTransaction) -> PoolTransaction:
     return work
 
 
-class TwinWatch(Watch):
+class TwinWatch(InvariantChecker):
     """Looks on, and lets the twin write what the world's pool does."""
 
-    def __init__(self, world: World, twin: Twin) -> None:
+    def __init__(self, world: FaultWorld, twin: Twin) -> None:
         super().__init__(world)
         self._twin = twin
 
     def writing(self, work: PoolTransaction) -> None:
-        super().writing(work)
+        super().note_transaction(work)
         self._twin.write(work)
 
 
@@ -145,12 +145,14 @@ class TwinTrial(Trial):
         return TwinWork(self.pool, self.now, self.twin)
 
 
-def twins(seed: int, connection: Connection, profile: Profile | None = None) -> tuple[World, Twin]:
+def twins(
+    seed: int, connection: Connection, profile: FaultProfile | None = None
+) -> tuple[FaultWorld, Twin]:
     """The world of a seed, and its twin."""
-    world = World(seed, profile)
+    world = FaultWorld(seed, profile)
     twin = Twin(connection, f"twin-{seed}")
     twin.register(world.pool)
-    world.watch = TwinWatch(world, twin)
+    world.checker = TwinWatch(world, twin)
     return world, twin
 
 

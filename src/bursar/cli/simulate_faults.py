@@ -10,8 +10,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from bursar.sim.faults.campaign import TOGETHER, Broken, Summary, run_in_processes, run_seeds, story
-from bursar.sim.faults.world import KEPT, World
+from bursar.sim.faults.campaign import (
+    SEEDS_PER_TASK,
+    BrokenSeed,
+    CampaignSummary,
+    run_in_processes,
+    run_seeds,
+    trace_of,
+)
+from bursar.sim.faults.world import TRACE_STEPS, FaultWorld
 
 ALL_STEPS: Final = 10**9
 
@@ -26,13 +33,13 @@ def simulate_faults(
         with _bar(shown=sys.stderr.isatty() and not json) as bar:
             task = bar.add_task("seeds", total=len(asked))
 
-            def progress(summary: Summary, world: World | None = None) -> None:
+            def progress(summary: CampaignSummary, world: FaultWorld | None = None) -> None:
                 bar.update(task, completed=summary.seeds)
                 if world is not None and trace and not json:
-                    print(*story(world), sep="\n")
+                    print(*trace_of(world), sep="\n")
 
-            if jobs == 1 or trace or len(asked) <= TOGETHER:
-                summary = run_seeds(asked, progress, keep=ALL_STEPS if trace else KEPT)
+            if jobs == 1 or trace or len(asked) <= SEEDS_PER_TASK:
+                summary = run_seeds(asked, progress, keep=ALL_STEPS if trace else TRACE_STEPS)
             else:
                 summary = run_in_processes(asked, jobs, progress)
     except KeyboardInterrupt:
@@ -63,7 +70,7 @@ def _bar(*, shown: bool) -> Progress:
     )
 
 
-def _object(summary: Summary) -> dict[str, object]:
+def _object(summary: CampaignSummary) -> dict[str, object]:
     """The results that depend on the seeds only, without timings."""
     return {
         "seeds": summary.seeds,
@@ -77,7 +84,7 @@ def _object(summary: Summary) -> dict[str, object]:
     }
 
 
-def _show(summary: Summary, took: float, used: float) -> None:
+def _show(summary: CampaignSummary, took: float, used: float) -> None:
     console = Console(highlight=False, soft_wrap=True)
     table = Table("event", "count", "per seed", box=None, pad_edge=False)
     for column in table.columns[1:]:
@@ -102,9 +109,9 @@ def _show(summary: Summary, took: float, used: float) -> None:
         console.print("not valid: too few faults occurred", style="yellow")
 
 
-def _show_broken(console: Console, one: Broken) -> None:
+def _show_broken(console: Console, one: BrokenSeed) -> None:
     console.print(f"\nseed {one.seed}: {one.why}", style="red", markup=False)
-    for step in one.steps[-KEPT:]:
+    for step in one.steps[-TRACE_STEPS:]:
         console.print(f"  {step}", markup=False)
     again = f"bursar simulate faults --seed {one.seed} --trace"
     console.print(f"to reproduce: {again}", markup=False)

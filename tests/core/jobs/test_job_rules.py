@@ -36,7 +36,7 @@ from bursar.core.messages import (
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Code, InvariantBroken, Refusal
 from bursar.sim.faults import org as rules
-from bursar.sim.faults.org import POOL, Org
+from bursar.sim.faults.org import POOL, SimulatedOrg
 from tests.support.builders import PER_MS, T0
 from tests.support.dispatch_pool import SPEC
 
@@ -64,21 +64,21 @@ SUBMISSION = Submission(POOL, RESERVE, SPEC, 60_000)
 STARTED = Started(attempt=1, gpu_type="H100", at=T0, run_ms=60_000)
 
 
-def founded(credits: int = 100_000) -> Org:
-    org = Org(id="acme", books=Books(PRICES))
+def founded(credits: int = 100_000) -> SimulatedOrg:
+    org = SimulatedOrg(id="acme", books=Books(PRICES))
     issue = Issue(grant=GrantId("grant"), account=ROOT, amount=credits, kind=CreditKind.PAID)
     for command in (AddAccount(account=ROOT, parent=None, name="root"), AddUser(user=ANN), issue):
         rules.ask(org, type(command).__name__, command, T0)
     return org
 
 
-def submitted() -> Org:
+def submitted() -> SimulatedOrg:
     org = founded()
     rules.submit(org, "submit", SUBMISSION, T0)
     return org
 
 
-def tell(org: Org, *messages: ToOrg, at: Instant = T0 + MINUTE, since: int = 1) -> None:
+def tell(org: SimulatedOrg, *messages: ToOrg, at: Instant = T0 + MINUTE, since: int = 1) -> None:
     """The pool's messages arrive, one after the other."""
     for n, message in enumerate(messages, since):
         letter = JobMessage(org.id, JOB, n, message)
@@ -87,13 +87,13 @@ def tell(org: Org, *messages: ToOrg, at: Instant = T0 + MINUTE, since: int = 1) 
         assert rules.is_handled(org, letter)
 
 
-def hold(org: Org) -> Hold:
+def hold(org: SimulatedOrg) -> Hold:
     found = org.books.holds.get(HoldId(JOB))
     assert found is not None
     return found
 
 
-def parts(org: Org) -> tuple[int, int, int]:
+def parts(org: SimulatedOrg) -> tuple[int, int, int]:
     """Of its only grant: what is available, held, spent."""
     grant = org.books.grants.get(GrantId("grant"))
     assert grant is not None

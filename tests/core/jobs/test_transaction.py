@@ -11,7 +11,7 @@ from bursar.core.ledger.events import JobStepped
 from bursar.core.messages import EndClass, Leave, Withdraw
 from bursar.core.refusal import InvariantBroken
 from bursar.core.value import replace
-from bursar.sim.faults.org import POOL, Org
+from bursar.sim.faults.org import POOL, SimulatedOrg
 from tests.support.builders import T0
 from tests.support.dispatch_pool import asking
 from tests.support.jobs import ARRAY, JOB, PRICES, a_job
@@ -20,10 +20,10 @@ PROGRESS = ArrayProgress(id=ARRAY, elements=3, at_once=2, template=asking())
 OTHER = JobId("other")
 
 
-def stored(*jobs: str, **changes: object) -> Org:
+def stored(*jobs: str, **changes: object) -> SimulatedOrg:
     """An org with jobs that are stored."""
     rows = [a_job(job, **changes) for job in jobs]
-    return Org(id="acme", books=Books(PRICES), jobs={row.id: row for row in rows})
+    return SimulatedOrg(id="acme", books=Books(PRICES), jobs={row.id: row for row in rows})
 
 
 def test_a_changed_row_is_read_in_place_of_the_stored_one() -> None:

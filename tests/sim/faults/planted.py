@@ -23,7 +23,7 @@ from bursar.core.dispatch import (
 from bursar.core.instant import SECOND
 from bursar.core.jobs import pool_messages
 from bursar.sim.faults import clocks, org
-from bursar.sim.faults.profile import Profile
+from bursar.sim.faults.profile import FaultProfile
 
 MODULES = (
     agent,
@@ -49,7 +49,7 @@ class Bug:
     old: str
     new: str
     breaks: str  # what is told: broken promises, or what the core itself finds; a pattern
-    profile: Profile | None = None  # a world in which it shows sooner
+    profile: FaultProfile | None = None  # a world in which it shows sooner
 
 
 @contextmanager
@@ -77,13 +77,17 @@ def planted(bug: Bug) -> Iterator[None]:
 
 
 # Worlds in which some mistakes show sooner.
-STALLED = Profile(jobs=9, stall=0.8, crash=0.02, faults_every=6 * SECOND)
-LATE = Profile(jobs=12, lasts=150 * SECOND, stale=0.4, repeat=0.2, faults_every=6 * SECOND)
-FROZEN = Profile(nodes=2, jobs=20, lasts=300 * SECOND, kinds=("freeze",), faults_every=8 * SECOND)
-CUT_OFF = Profile(
-    nodes=4, jobs=12, lasts=150 * SECOND, kinds=("partition",), faults_every=4 * SECOND
+STALLED = FaultProfile(jobs=9, stall=0.8, crash=0.02, faults_every=6 * SECOND)
+LATE = FaultProfile(
+    jobs=12, faults_last=150 * SECOND, stale=0.4, repeat=0.2, faults_every=6 * SECOND
 )
-JUMPING = Profile(jobs=9, kinds=("jump", "partition"), faults_every=3 * SECOND)
+FROZEN = FaultProfile(
+    nodes=2, jobs=20, faults_last=300 * SECOND, kinds=("freeze",), faults_every=8 * SECOND
+)
+CUT_OFF = FaultProfile(
+    nodes=4, jobs=12, faults_last=150 * SECOND, kinds=("partition",), faults_every=4 * SECOND
+)
+JUMPING = FaultProfile(jobs=9, kinds=("jump", "partition"), faults_every=3 * SECOND)
 
 BUGS = {
     "a former leader may write": Bug(

@@ -19,26 +19,26 @@ from bursar.core.messages import Why
 from bursar.core.refusal import Code, InvariantBroken
 from bursar.core.value import replace
 from bursar.sim.faults import invariants
-from bursar.sim.faults.node_host import Host, Task
-from bursar.sim.faults.org import Org
-from bursar.sim.faults.profile import BEGINS, Profile
-from bursar.sim.faults.world import World
+from bursar.sim.faults.node_host import HostedProcess, NodeHost
+from bursar.sim.faults.org import SimulatedOrg
+from bursar.sim.faults.profile import START, FaultProfile
+from bursar.sim.faults.world import FaultWorld
 
-CALM = Profile(jobs=9, faults_every=10_000 * SECOND, node_ppm=0)
+CALM = FaultProfile(jobs=9, faults_every=10_000 * SECOND, node_ppm=0)
 SEED = 77  # after half a minute jobs wait, start, run and are over
 
 
-def busy() -> World:
+def busy() -> FaultWorld:
     """A world in the middle of things."""
-    world = World(SEED, CALM)
-    while world.at < BEGINS + 30 * SECOND:
+    world = FaultWorld(SEED, CALM)
+    while world.at < START + 30 * SECOND:
         world.step()
     return world
 
 
-def settled() -> World:
+def settled() -> FaultWorld:
     """A world in which all is over."""
-    world = World(SEED, CALM)
+    world = FaultWorld(SEED, CALM)
     world.run()
     return world
 
@@ -52,111 +52,111 @@ def wrong(value: Any, **fields: Any) -> None:
 # What is put wrong
 
 
-def _org(world: World) -> Org:
+def _org(world: FaultWorld) -> SimulatedOrg:
     return world.orgs["o2"]
 
 
-def _grant(world: World) -> Grant:
+def _grant(world: FaultWorld) -> Grant:
     grant = _org(world).books.grants.get(GrantId("first"))
     assert grant is not None
     return grant
 
 
-def _hold(world: World, job: str = "j3") -> Hold:
+def _hold(world: FaultWorld, job: str = "j3") -> Hold:
     hold = _org(world).books.holds.get(HoldId(job))
     assert hold is not None
     return hold
 
 
-def _job(world: World, state: State = State.RUNNING) -> PoolJob:
+def _job(world: FaultWorld, state: State = State.RUNNING) -> PoolJob:
     return next(job for job in world.pool.jobs.values() if job.state is state)
 
 
-def _lease(world: World) -> Lease:
+def _lease(world: FaultWorld) -> Lease:
     return next(iter(world.pool.leases.values()))
 
 
-def _task(world: World) -> tuple[Host, Task]:
+def _task(world: FaultWorld) -> tuple[NodeHost, HostedProcess]:
     return next((host, one) for host in world.hosts.values() for one in host.tasks.values())
 
 
-def _mint(world: World) -> None:
+def _mint(world: FaultWorld) -> None:
     wrong(_grant(world), available=_grant(world).available + 1)
 
 
-def _issue_unseen(world: World) -> None:
+def _issue_unseen(world: FaultWorld) -> None:
     wrong(_org(world).books.header, issued=_org(world).books.header.issued + 1)
 
 
-def _hold_more(world: World) -> None:
+def _hold_more(world: FaultWorld) -> None:
     grant = _grant(world)
     wrong(grant, available=grant.available - 1, held=grant.held + 1)
 
 
-def _close_hold(world: World) -> None:
+def _close_hold(world: FaultWorld) -> None:
     wrong(_hold(world), closed_at=0)
 
 
-def _hold_less(world: World) -> None:
+def _hold_less(world: FaultWorld) -> None:
     for job in world.pool.jobs.values():
         wrong(job, hold_micros=job.hold_micros - 1)
 
 
-def _charge_unproven(world: World) -> None:
+def _charge_unproven(world: FaultWorld) -> None:
     [(_, meter)] = _hold(world).meters
     wrong(meter, run_ms=meter.run_ms + 60_000)
 
 
-def _charge_nobody(world: World) -> None:
+def _charge_nobody(world: FaultWorld) -> None:
     [(_, meter)] = _hold(world).meters
     wrong(_hold(world), meters=((9, meter),))
 
 
-def _drop_event(world: World) -> None:
+def _drop_event(world: FaultWorld) -> None:
     _org(world).events.pop()
 
 
-def _turn_back(world: World) -> None:
+def _turn_back(world: FaultWorld) -> None:
     invariants.numbers_have_no_gap(world, _org(world))
     wrong(_org(world).books.header, now=0)
 
 
-def _object(world: World) -> None:
+def _object(world: FaultWorld) -> None:
     receipt = Receipt("pool", JobId("j3"), 9, world.at, Code.HOLD_CLOSED.value)
     _org(world).objections.append(receipt)
 
 
-def _lose_job(world: World) -> None:
+def _lose_job(world: FaultWorld) -> None:
     del _org(world).jobs[JobId("j3")]
 
 
-def _make_up_message(world: World) -> None:
+def _make_up_message(world: FaultWorld) -> None:
     known: OrgJob = _org(world).jobs[JobId("j3")]
     wrong(known, received=known.received + 9)
 
 
-def _throw_away_message(world: World) -> None:
+def _throw_away_message(world: FaultWorld) -> None:
     known: OrgJob = _org(world).jobs[JobId("j3")]
     wrong(known, sent=known.sent + 1)
 
 
-def _two_lead(world: World) -> None:
+def _two_lead(world: FaultWorld) -> None:
     for job in _org(world).jobs.values():
         wrong(job, digest="digest", leads=True)
 
 
-def _send_a_follower(world: World) -> None:
+def _send_a_follower(world: FaultWorld) -> None:
     wrong(_org(world).jobs[JobId("j3")], follows=True)
 
 
-def _miscount_elements(world: World) -> None:
+def _miscount_elements(world: FaultWorld) -> None:
     org = _org(world)
     template = org.enqueued[JobId("j3")]
     array = ArrayProgress(id=JobId("j3"), elements=3, at_once=1, template=template, begun=1, live=1)
     org.arrays[array.id] = array
 
 
-Spoil = Callable[[World], None]
+Spoil = Callable[[FaultWorld], None]
 ORGS: list[tuple[str, Spoil]] = [
     ("IL1: a grant does not add up", _mint),
     ("IL2: credits from nowhere", _issue_unseen),
@@ -317,42 +317,42 @@ def test_a_withdrawn_job_that_is_started_is_told() -> None:
         invariants.what_is_withdrawn_gets_nothing(world, None, lease)
 
 
-def _lease_twice(world: World) -> None:
+def _lease_twice(world: FaultWorld) -> None:
     lease = world.pool.leases[_job(world).fence or 0]
     world.pool.leases[99] = replace(lease, fence=99)
     world.pool.live[99] = None
 
 
-def _lead_anew(world: World) -> None:
-    world.watch.epoch = world.pool.epoch + 1
+def _lead_anew(world: FaultWorld) -> None:
+    world.checker.epoch = world.pool.epoch + 1
 
 
-def _suspect(world: World) -> None:
+def _suspect(world: FaultWorld) -> None:
     wrong(next(iter(world.pool.machines.values())), wrong_clock=True)
 
 
-def _run_beside(world: World) -> None:
+def _run_beside(world: FaultWorld) -> None:
     host, task = _task(world)
     host.tasks[99] = task
 
 
-def _run_elsewhere(world: World) -> None:
+def _run_elsewhere(world: FaultWorld) -> None:
     host, task = _task(world)
     other = next(one for one in world.hosts.values() if one is not host)
-    run = Task.__new__(Task)
+    run = HostedProcess.__new__(HostedProcess)
     for name, what in vars(task).items():
         setattr(run, name, what)
     run.fence = 99
     other.tasks[99] = run
 
 
-def _end_lease(world: World) -> None:
+def _end_lease(world: FaultWorld) -> None:
     host, task = _task(world)
     part = world.pool.leases[task.fence].on(host.id)
     wrong(part, exit=Exit.GONE)
 
 
-def _sleep(world: World) -> None:
+def _sleep(world: FaultWorld) -> None:
     _, task = _task(world)
     task.outlived_at = world.at - SECOND
 
@@ -382,54 +382,54 @@ def test_a_wrong_pool_or_node_is_told(
         checks[name](world)
 
 
-def _keep_hold(world: World) -> None:
+def _keep_hold(world: FaultWorld) -> None:
     wrong(_hold(world), closed_at=None)
 
 
-def _keep_credits(world: World) -> None:
+def _keep_credits(world: FaultWorld) -> None:
     wrong(_grant(world), held=1)
 
 
-def _prove_more(world: World) -> None:
+def _prove_more(world: FaultWorld) -> None:
     lease = _lease(world)
     wrong(lease, run_ms=lease.run_ms + 1)
 
 
-def _forget_charge(world: World) -> None:
+def _forget_charge(world: FaultWorld) -> None:
     wrong(_hold(world, _lease(world).job), meters=())
 
 
-def _unsettle(world: World) -> None:
+def _unsettle(world: FaultWorld) -> None:
     hold = _hold(world, _lease(world).job)
     meters = ((attempt, replace(one, settled=False)) for attempt, one in hold.meters)
     wrong(hold, meters=tuple(meters))
 
 
-def _fail(world: World) -> None:
+def _fail(world: FaultWorld) -> None:
     wrong(_lease(world), why=Why.FAILED)
 
 
-def _call_it_lost(world: World) -> None:
+def _call_it_lost(world: FaultWorld) -> None:
     lease = _lease(world)
     wrong(lease, why=Why.LOST, corrected=None)
     for part in lease.parts:
         wrong(part, saved_ms=0)
 
 
-def _run_never(world: World) -> None:
+def _run_never(world: FaultWorld) -> None:
     world.tasks.clear()
 
 
-def _forget_event(world: World) -> None:
+def _forget_event(world: FaultWorld) -> None:
     _org(world).events.pop()
 
 
-def _miscount(world: World) -> None:
+def _miscount(world: FaultWorld) -> None:
     books = _org(world).books
     wrong(books.header, issued=books.header.issued + 1)
 
 
-def _owe(world: World) -> None:
+def _owe(world: FaultWorld) -> None:
     org = _org(world)
     corrected = {one.job for one in world.pool.leases.values() if one.corrected is not None}
     name = next(name for name, _ in org.books.holds.items() if JobId(name) not in corrected)
@@ -464,39 +464,39 @@ def test_a_wrong_end_is_told(told: str, name: str, spoil: Spoil) -> None:
 def test_what_has_not_settled_in_time_is_told() -> None:
     world = busy()
     with pytest.raises(InvariantBroken, match=r"IV3.*j3"):
-        world.watch.not_settled()
+        world.checker.check_settled()
 
-    settled().watch.not_settled()
+    settled().checker.check_settled()
 
 
 def test_what_a_former_leader_writes_is_told() -> None:
     world = busy()
-    world.watch.deciding(world.pool.epoch - 1)
-    work = world._work()
+    world.checker.note_decision(world.pool.epoch - 1)
+    work = world._begin_transaction()
     assert work is not None
 
     with pytest.raises(InvariantBroken, match="IS5"):
-        world.watch.writing(work)
+        world.checker.note_transaction(work)
 
 
 def test_a_process_that_starts_twice_or_out_of_order_is_told() -> None:
     world = busy()
     host, task = _task(world)
     with pytest.raises(InvariantBroken, match="IS3"):
-        world.watch.started(host, task)
+        world.checker.note_start(host, task)
 
     task.fence = 0
     with pytest.raises(InvariantBroken, match="IS6"):
-        world.watch.started(host, task)
+        world.checker.note_start(host, task)
 
 
 def test_another_answer_to_the_same_key_is_told() -> None:
     world = settled()
-    [call, *_] = [one for one in world.callers._calls if one.want is not None]
-    world.callers.hear("reply", (call, call.answer))
+    [call, *_] = [one for one in world.clients._calls if one.plan is not None]
+    world.clients.receive_reply("reply", (call, call.answer))
 
     with pytest.raises(InvariantBroken, match="IL16"):
-        world.callers.hear("reply", (call, "another"))
+        world.clients.receive_reply("reply", (call, "another"))
 
 
 def test_every_check_is_shown_to_fail() -> None:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from bursar.sim.faults.world import World
+from bursar.sim.faults.world import FaultWorld
 from tests.sim.faults.planted import BUGS, Bug, planted
 
 pytestmark = [pytest.mark.property, pytest.mark.slow]
@@ -15,13 +15,13 @@ SEEDS = 100
 def test_a_planted_bug_is_caught(bug: Bug) -> None:
     """And told as what it is, if not by the first seed that notices it (A12 of the study)."""
     with planted(bug):
-        told = (_told(World(seed, bug.profile)) for seed in range(SEEDS))
+        told = (_told(FaultWorld(seed, bug.profile)) for seed in range(SEEDS))
         caught = next((one for one in told if re.search(bug.breaks, one)), "")
 
     assert caught, f"nothing in {SEEDS} seeds"
 
 
-def _told(world: World) -> str:
+def _told(world: FaultWorld) -> str:
     """What a world finds, also if the code did not expect it; nothing if all was well."""
     try:
         world.run()

@@ -9,10 +9,10 @@ import pytest
 
 from bursar.core.instant import SECOND
 from bursar.sim.faults import campaign
-from bursar.sim.faults.campaign import NEEDED, Summary, run_seeds, story
+from bursar.sim.faults.campaign import EVENTS_PER_100_SEEDS, CampaignSummary, run_seeds, trace_of
 from bursar.sim.faults.injection import FAULTS
-from bursar.sim.faults.profile import BEGINS, Profile
-from bursar.sim.faults.world import World
+from bursar.sim.faults.profile import START, FaultProfile
+from bursar.sim.faults.world import FaultWorld
 
 pytestmark = pytest.mark.property  # thousands of steps, each checked: not to be measured as well
 CHUNK = 50
@@ -39,17 +39,17 @@ def test_every_promise_is_kept(first: int) -> None:
 @pytest.mark.parametrize("kind", FAULTS)
 def test_one_kind_of_fault_over_and_over(kind: str) -> None:
     """Every three seconds, on clocks that are as wrong as they may be."""
-    profile = Profile(jobs=9, kinds=(kind,), faults_every=3 * SECOND)
+    profile = FaultProfile(jobs=9, kinds=(kind,), faults_every=3 * SECOND)
     for seed in range(4):
-        World(seed, profile).run()
+        FaultWorld(seed, profile).run()
 
 
 def test_a_world_that_does_not_fail_just_works() -> None:
     """Nothing is lost, nobody is asked twice, and no guard has anything to do but for limits."""
-    calm = Profile(faults_every=10_000 * SECOND, node_ppm=0)
+    calm = FaultProfile(faults_every=10_000 * SECOND, node_ppm=0)
     counts: Counter[str] = Counter()
     for seed in range(5):
-        world = World(seed, calm)
+        world = FaultWorld(seed, calm)
         world.run()
         counts.update(world.counts)
 
@@ -61,12 +61,12 @@ def test_a_world_that_does_not_fail_just_works() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_another_process_leads_within_five_seconds(seed: int) -> None:
     """A leader's death leaves nothing half done, and its place is taken (S11)."""
-    world = World(seed, Profile(faults_every=10_000 * SECOND))
-    while world.at < BEGINS + 20 * SECOND:
+    world = FaultWorld(seed, FaultProfile(faults_every=10_000 * SECOND))
+    while world.at < START + 20 * SECOND:
         world.step()
     leader, epoch = world.pool.leader, world.pool.epoch
     died_at = world.at
-    world.nemesis.crash(leader.split("#")[0])
+    world.injector.crash(leader.split("#")[0])
     while world.pool.epoch == epoch:
         world.step()
     assert leader != world.pool.leader
@@ -77,24 +77,24 @@ def test_another_process_leads_within_five_seconds(seed: int) -> None:
 
 def test_a_seed_can_be_seen_again() -> None:
     """Step for step; another seed is another world."""
-    one, same, other = (World(seed, keep=ALL_STEPS) for seed in (7, 7, 8))
+    one, same, other = (FaultWorld(seed, keep=ALL_STEPS) for seed in (7, 7, 8))
     for world in (one, same, other):
         world.run()
 
-    assert story(one) == story(same)
+    assert trace_of(one) == trace_of(same)
     assert (one.counts, one.steps, one.at) == (same.counts, same.steps, same.at)
-    assert story(one) != story(other)
+    assert trace_of(one) != trace_of(other)
 
 
 def test_a_seed_is_the_same_in_every_process() -> None:
     """Nothing depends on the order of a set, which differs from process to process."""
     code = (
         "from hashlib import sha256\n"
-        "from bursar.sim.faults.world import World\n"
-        "from bursar.sim.faults.campaign import story\n"
-        "world = World(11, keep=10**9)\n"
+        "from bursar.sim.faults.world import FaultWorld\n"
+        "from bursar.sim.faults.campaign import trace_of\n"
+        "world = FaultWorld(11, keep=10**9)\n"
         "world.run()\n"
-        "print(sha256('\\n'.join(story(world)).encode()).hexdigest())\n"
+        "print(sha256('\\n'.join(trace_of(world)).encode()).hexdigest())\n"
     )
     told = [
         subprocess.run(
@@ -113,11 +113,13 @@ def test_a_seed_is_the_same_in_every_process() -> None:
 
 
 def test_too_few_faults_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing = Summary(seeds=100)
-    assert len(NEEDED) == len(nothing.too_few)
-    enough = Summary(seeds=100, counts=Counter(NEEDED))
+    nothing = CampaignSummary(seeds=100)
+    assert len(EVENTS_PER_100_SEEDS) == len(nothing.too_few)
+    enough = CampaignSummary(seeds=100, counts=Counter(EVENTS_PER_100_SEEDS))
     assert [] == enough.too_few
     enough.counts["crash"] -= 1
     assert ["crash: 49 in 100 seeds, at least 50 in 100 are needed"] == enough.too_few
 
-    assert [] == Summary(seeds=campaign.ENOUGH - 1).too_few, "of a few seeds nothing can be asked"
+    assert [] == CampaignSummary(seeds=campaign.SEEDS_MIN - 1).too_few, (
+        "of a few seeds nothing can be asked"
+    )

@@ -9,12 +9,12 @@ import pytest
 from bursar.core.instant import SECOND
 from bursar.core.refusal import InvariantBroken
 from bursar.sim.faults import invariants
-from bursar.sim.faults.clocks import BELIEVED, Clock
-from bursar.sim.faults.profile import BEGINS, Profile
-from bursar.sim.faults.world import World
+from bursar.sim.faults.clocks import BELIEVED_WITHIN, SimulatedClock
+from bursar.sim.faults.profile import START, FaultProfile
+from bursar.sim.faults.world import FaultWorld
 
 pytestmark = pytest.mark.property
-SLOW = Profile(
+SLOW = FaultProfile(
     orgs=1, nodes=2, jobs=9, node_ppm=700_000, kinds=("partition",), faults_every=5 * SECOND
 )
 
@@ -26,7 +26,7 @@ class Seen:
         self.broken: list[str] = []
 
     def instead_of(self, check: invariants.Check) -> invariants.Check:
-        def look(world: World) -> None:
+        def look(world: FaultWorld) -> None:
             try:
                 check(world)
             except InvariantBroken as broken:
@@ -52,10 +52,10 @@ def test_a_node_that_is_far_too_slow_runs_on_and_is_found_out(seen: Seen) -> Non
     """
     outlived = 0
     for seed in range(20):
-        world = World(seed, SLOW)
+        world = FaultWorld(seed, SLOW)
         slow = world.hosts["n1"]  # type: ignore[index]
-        slow.clock = Clock(BEGINS, 0, -700_000)
-        world.hosts["n2"].clock = Clock(BEGINS, 0, 0)  # type: ignore[index]
+        slow.clock = SimulatedClock(START, 0, -700_000)
+        world.hosts["n2"].clock = SimulatedClock(START, 0, 0)  # type: ignore[index]
         seen.broken.clear()
         world.run()
         outlived += bool(seen.broken)
@@ -69,36 +69,37 @@ def test_a_node_that_is_far_too_slow_runs_on_and_is_found_out(seen: Seen) -> Non
 
 def test_a_database_s_clock_that_jumps_is_not_believed() -> None:
     """Nothing is written until it is right again; then everything goes on (D5)."""
-    world = World(3, Profile(faults_every=10_000 * SECOND))
-    while world.at < BEGINS + 30 * SECOND:
+    world = FaultWorld(3, FaultProfile(faults_every=10_000 * SECOND))
+    while world.at < START + 30 * SECOND:
         world.step()
     before = world.pool.now
-    world.pool_clock.put(24 * 3_600 * SECOND)
-    while world.at < BEGINS + 50 * SECOND:
+    world.pool_clock.set_offset(24 * 3_600 * SECOND)
+    while world.at < START + 50 * SECOND:
         world.step()
     assert before == world.pool.now
     assert world.counts["clock not believed"] > 10
-    world.pool_clock.put(0)
+    world.pool_clock.set_offset(0)
     world.run()
 
     assert all(job.over for job in world.pool.jobs.values())
 
 
 @pytest.mark.parametrize(
-    ("off", "believed"), [(0, True), (BELIEVED, True), (-BELIEVED, True), (BELIEVED + 1, False)]
+    ("off", "believed"),
+    [(0, True), (BELIEVED_WITHIN, True), (-BELIEVED_WITHIN, True), (BELIEVED_WITHIN + 1, False)],
 )
 def test_a_clock_is_believed_within_five_seconds(off: int, believed: bool) -> None:
-    clock = Clock(BEGINS, BEGINS)
-    clock.put(off)
+    clock = SimulatedClock(START, START)
+    clock.set_offset(off)
 
-    assert believed is (clock.believed(BEGINS) is not None)
+    assert believed is (clock.believed(START) is not None)
 
 
 @pytest.mark.parametrize("ppm", [-500_000, -10_000, 0, 1, 10_000])
 def test_a_clock_says_when_it_will_show_something(ppm: int) -> None:
-    clock = Clock(BEGINS, 1_000, ppm)
+    clock = SimulatedClock(START, 1_000, ppm)
     for shown in (0, 1_000, 1_001, 10**9):
         at = clock.when(shown)
 
         assert clock.now(at) >= shown
-        assert at == BEGINS or clock.now(at - 1) < shown
+        assert at == START or clock.now(at - 1) < shown

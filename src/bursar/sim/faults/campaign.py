@@ -8,13 +8,13 @@ from multiprocessing import get_context
 from typing import Any, Final
 
 from bursar.core.refusal import InvariantBroken
-from bursar.sim.faults.profile import BEGINS, drawn
-from bursar.sim.faults.world import KEPT, World
+from bursar.sim.faults.profile import START, draw_profile
+from bursar.sim.faults.world import TRACE_STEPS, FaultWorld
 
-TOGETHER: Final = 20  # seeds that a process runs before it tells
-ENOUGH: Final = 20  # seeds; of fewer nothing can be asked
+SEEDS_PER_TASK: Final = 20  # seeds that a process runs before it tells
+SEEDS_MIN: Final = 20  # seeds; of fewer nothing can be asked
 # What has to happen in so many parts of a hundred of the seeds, or else the run shows nothing.
-NEEDED: Final[dict[str, int]] = {
+EVENTS_PER_100_SEEDS: Final[dict[str, int]] = {
     "crash": 50,
     "crash between two writes": 20,
     "pause": 50,
@@ -43,7 +43,7 @@ NEEDED: Final[dict[str, int]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenSeed:
     """A seed that broke a promise, and its last steps."""
 
     seed: int
@@ -52,16 +52,16 @@ class Broken:
 
 
 @dataclass(slots=True)
-class Summary:
+class CampaignSummary:
     """What came of some seeds."""
 
     seeds: int = 0
     steps: int = 0
     simulated_s: int = 0  # seconds that passed in all worlds together
     counts: Counter[str] = field(default_factory=Counter)
-    broken: list[Broken] = field(default_factory=list)
+    broken: list[BrokenSeed] = field(default_factory=list)
 
-    def add(self, more: "Summary") -> None:
+    def add(self, more: "CampaignSummary") -> None:
         """Count what came of other seeds as well."""
         self.seeds += more.seeds
         self.steps += more.steps
@@ -72,48 +72,52 @@ class Summary:
     @property
     def too_few(self) -> list[str]:
         """What has happened so seldom that nothing is shown by it."""
-        if self.seeds < ENOUGH:
+        if self.seeds < SEEDS_MIN:
             return []
         return [
             f"{what}: {self.counts[what]} in {self.seeds} seeds, at least {least} in 100 are needed"
-            for what, least in NEEDED.items()
+            for what, least in EVENTS_PER_100_SEEDS.items()
             if self.counts[what] * 100 < least * self.seeds
         ]
 
 
 def run_seeds(
     seeds: Iterable[int],
-    progress: Callable[[Summary, World], None] = lambda summary, world: None,
+    progress: Callable[[CampaignSummary, FaultWorld], None] = lambda summary, world: None,
     *,
-    keep: int = KEPT,
-) -> Summary:
+    keep: int = TRACE_STEPS,
+) -> CampaignSummary:
     """Live through the worlds of some seeds; none keeps another from being tried.
 
     `keep` is how many of the last steps are told of one that goes wrong.
     """
-    summary = Summary()
+    summary = CampaignSummary()
     for seed in seeds:
-        world = World(seed, drawn(seed, mixed=seed % 2 == 1), keep=keep)
+        world = FaultWorld(seed, draw_profile(seed, mixed=seed % 2 == 1), keep=keep)
         try:
             world.run()
         except InvariantBroken as error:
-            summary.broken.append(Broken(seed, str(error), story(world)))
+            summary.broken.append(BrokenSeed(seed, str(error), trace_of(world)))
         except Exception as error:  # what the code does not expect is as bad as a broken promise
-            summary.broken.append(Broken(seed, repr(error), story(world)))
+            summary.broken.append(BrokenSeed(seed, repr(error), trace_of(world)))
         summary.seeds += 1
         summary.steps += world.steps
-        summary.simulated_s += (world.at - BEGINS) // 1_000_000
+        summary.simulated_s += (world.at - START) // 1_000_000
         summary.counts.update(world.counts)
         progress(summary, world)
     return summary
 
 
 def run_in_processes(
-    seeds: Sequence[int], jobs: int, progress: Callable[[Summary], None] = lambda summary: None
-) -> Summary:
+    seeds: Sequence[int],
+    jobs: int,
+    progress: Callable[[CampaignSummary], None] = lambda summary: None,
+) -> CampaignSummary:
     """The same in several processes at once; what is told is the same, in the same order."""
-    parts = [seeds[place : place + TOGETHER] for place in range(0, len(seeds), TOGETHER)]
-    summary = Summary()
+    parts = [
+        seeds[place : place + SEEDS_PER_TASK] for place in range(0, len(seeds), SEEDS_PER_TASK)
+    ]
+    summary = CampaignSummary()
     # A fresh interpreter each: what a process has at the moment of a fork may be half done.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         for part in pool.map(run_seeds, parts):
@@ -122,16 +126,16 @@ def run_in_processes(
     return summary
 
 
-def story(world: World) -> tuple[str, ...]:
+def trace_of(world: FaultWorld) -> tuple[str, ...]:
     """The last steps of a world, one line each."""
-    return tuple(_line(at, what, args) for at, what, args in world.told)
+    return tuple(_trace_line(at, what, args) for at, what, args in world.trace)
 
 
-def _line(at: int, what: str, args: tuple[Any, ...]) -> str:
-    told = " ".join(_short(one) for one in args)
-    return f"{(at - BEGINS) / 1_000_000:11.6f}  {what:16} {told}".rstrip()
+def _trace_line(at: int, what: str, args: tuple[Any, ...]) -> str:
+    arguments = " ".join(_shortened(argument) for argument in args)
+    return f"{(at - START) / 1_000_000:11.6f}  {what:16} {arguments}".rstrip()
 
 
-def _short(one: Any) -> str:
-    text = one if isinstance(one, str) else repr(one)
+def _shortened(argument: Any) -> str:
+    text = argument if isinstance(argument, str) else repr(argument)
     return text if len(text) <= 400 else text[:397] + "..."

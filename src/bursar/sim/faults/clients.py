@@ -30,12 +30,12 @@ from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.nodes import MILLI
 from bursar.core.value import replace
 from bursar.sim.faults import org as org_side
-from bursar.sim.faults.clocks import Clock
-from bursar.sim.faults.node_host import Task
-from bursar.sim.faults.org import POOL, Org
+from bursar.sim.faults.clocks import SimulatedClock
+from bursar.sim.faults.node_host import HostedProcess
+from bursar.sim.faults.org import POOL, SimulatedOrg
 
 if TYPE_CHECKING:
-    from bursar.sim.faults.world import World
+    from bursar.sim.faults.world import FaultWorld
 
 RATE: Final[Micros] = 3_600_000  # of a GPU-hour: a micro-credit is a GPU's millisecond
 PRICES: Final = PriceBook(
@@ -49,11 +49,11 @@ PRICES: Final = PriceBook(
 )
 ROOT: Final = AccountId("root")
 USER: Final = UserId("user")
-ASK_AGAIN: Final = 4 * SECOND
+RETRY_AFTER: Final = 4 * SECOND
 
 
 @dataclass(slots=True)
-class Want:
+class JobPlan:
     """A job, and the truth about it."""
 
     org: str
@@ -67,69 +67,73 @@ class Want:
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class ClientCall:
     """Something that a user wants done once."""
 
     key: str
     org: str
-    what: Command | JobId  # a command, or a job to withdraw
-    want: Want | None = None
+    request: Command | JobId  # a command, or a job to withdraw
+    plan: JobPlan | None = None
     answer: Any = None
 
     def __repr__(self) -> str:
         return self.key
 
 
-class Callers:
+class Clients:
     """All users, and what they know of their jobs."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "FaultWorld") -> None:
         self._world = world
         self._random = world.random
-        self._wants: dict[JobKey, Want] = {}
-        self._calls: list[Call] = []
+        self._wants: dict[JobKey, JobPlan] = {}
+        self._calls: list[ClientCall] = []
         self.accepted: set[JobKey] = set()  # jobs that somebody was told to have
 
     # ----------------------------------------------------------------------- what they ask
 
     @property
-    def answered(self) -> bool:
+    def are_answered(self) -> bool:
         """Whether nobody waits for an answer."""
         return all(call.answer is not None for call in self._calls)
 
-    def found(self, orgs: int) -> None:
+    def create_orgs(self, orgs: int) -> None:
         """Found the orgs, and plan what their users will ask for."""
         world, random = self._world, self._random
         for number in range(orgs):
-            org = Org(id=f"o{number + 1}", books=Books(PRICES))
+            org = SimulatedOrg(id=f"o{number + 1}", books=Books(PRICES))
             world.orgs[org.id] = org
-            world.org_clocks[org.id] = Clock(world.at, world.at, random.randint(-500, 500))
+            world.org_clocks[org.id] = SimulatedClock(world.at, world.at, random.randint(-500, 500))
             amount = random.choice((10**9, 10**9, 200_000))
             issue = Issue(grant=GrantId("first"), account=ROOT, amount=amount, kind=CreditKind.PAID)
             gift = replace(
-                _issue("gift", 50_000), kind=CreditKind.PROMO, expires_at=world.at + self._moment()
+                _issue("gift", 50_000),
+                kind=CreditKind.PROMO,
+                expires_at=world.at + self._draw_moment(),
             )
             account = AddAccount(account=ROOT, parent=None, name="root")
             founding: list[Command] = [account, AddUser(user=USER), issue, gift]
             for place, command in enumerate(founding):
                 org_side.ask(org, f"found/{place}", command, world.at)
             world.after(random.randrange(2 * SECOND), world.relay, org.id)
-            self._later("top up", org.id, _issue(f"top-up-{org.id}", 300_000), 0.9)
+            self._plan_call("top up", org.id, _issue(f"top-up-{org.id}", 300_000), 0.9)
         for number in range(world.profile.jobs):
             self._plan_job(JobId(f"j{number + 1}"), random.choice(sorted(world.orgs)))
 
-    def _moment(self) -> int:
+    def _draw_moment(self) -> int:
         """A span that ends while jobs run."""
-        return self._random.randrange(5 * SECOND, self._world.profile.lasts)
+        return self._random.randrange(5 * SECOND, self._world.profile.faults_last)
 
-    def _later(self, name: str, org: str, what: Command | JobId, part: float) -> None:
+    def _plan_call(self, name: str, org: str, what: Command | JobId, part: float) -> None:
         """Let something be asked when a part of the time has passed in which things fail."""
-        call = Call(f"{name}/{org}/{len(self._calls)}", org, what)
+        call = ClientCall(f"{name}/{org}/{len(self._calls)}", org, what)
         self._calls.append(call)
-        self._world.after(int(self._world.profile.lasts * part), self._world.callers_ask, call)
+        self._world.after(
+            int(self._world.profile.faults_last * part), self._world.client_asks, call
+        )
 
     def _plan_job(self, job: JobId, org: str) -> None:
-        random, lasts = self._random, self._world.profile.lasts
+        random, lasts = self._random, self._world.profile.faults_last
         tasks, gpus = random.choice(((1, 1), (1, 1), (1, 2), (2, 2), (3, 1)))
         shape = Shape(types=("H100",), tasks=tasks, gpus=gpus)
         if self._world.profile.slots > 1 and random.random() < 0.5:
@@ -142,7 +146,7 @@ class Callers:
         ttl = random.randint(40, 150) * SECOND
         requeues = random.randint(1, 4)
         program = Program(checkpoint_every_ms=random.choice((0, 2_000, 10_000)))
-        want = Want(
+        want = JobPlan(
             org=org,
             job=job,
             spec=Spec(
@@ -156,25 +160,25 @@ class Callers:
         )
         self._wants[org, job] = want
         begins = random.random() * 0.6
-        submit = Call(f"submit/{job}", org, self._reserve(want), want)
+        submit = ClientCall(f"submit/{job}", org, self._reserve(want), want)
         self._calls.append(submit)
-        self._world.after(int(lasts * begins), self._world.callers_ask, submit)
+        self._world.after(int(lasts * begins), self._world.client_asks, submit)
         if random.random() < 0.2:
-            self._later(f"withdraw/{job}", org, job, begins + random.random() * 0.4)
+            self._plan_call(f"withdraw/{job}", org, job, begins + random.random() * 0.4)
         for _ in range(random.choice((0, 0, 1, 2))):
             said = CorrectEnd(
                 hold=HoldId(job),
                 attempt=random.choice((1, 1, 2)),
                 end_class=random.choice(list(EndClass)),
             )
-            self._later(f"correct/{job}", org, said, begins + 0.3 + random.random() * 0.6)
+            self._plan_call(f"correct/{job}", org, said, begins + 0.3 + random.random() * 0.6)
         for _ in range(random.choice((0, 1, 2)) if want.hold_ms < run_ms else 0):
             until = random.choice((None, self._world.at + random.randint(100, 200) * SECOND))
             amount = 15_000 * shape.milli_gpus // MILLI
             more = ExtendHold(hold=HoldId(job), amount=amount, expires_at=until)
-            self._later(f"extend/{job}", org, more, begins + random.random() * 0.4)
+            self._plan_call(f"extend/{job}", org, more, begins + random.random() * 0.4)
 
-    def _reserve(self, want: Want) -> Reserve:
+    def _reserve(self, want: JobPlan) -> Reserve:
         context = Context(
             gpu_types=want.spec.shape.types,
             milli_gpus=want.spec.shape.milli_gpus,
@@ -195,9 +199,9 @@ class Callers:
         """Withdraw the jobs that are out of credits."""
         for (org, job), known in sorted(self._world.pool.jobs.items()):
             if known.state is State.OUT_OF_CREDITS:
-                call = Call(f"give-up/{job}", org, job)
+                call = ClientCall(f"give-up/{job}", org, job)
                 self._calls.append(call)
-                self.ask(call)
+                self.send_call(call)
 
     def correct_ends(self) -> None:
         """Say of some attempts who answers for their ends, and then of the same ones once more."""
@@ -208,23 +212,23 @@ class Callers:
                         hold=HoldId(lease.job), attempt=lease.attempt, end_class=end_class
                     )
                     name = f"correct/{lease.job}/{lease.org}/{len(self._calls)}"
-                    call = Call(name, lease.org, said)
+                    call = ClientCall(name, lease.org, said)
                     self._calls.append(call)
-                    self._world.after(place * ASK_AGAIN, self._world.callers_ask, call)
+                    self._world.after(place * RETRY_AFTER, self._world.client_asks, call)
 
-    def ask(self, call: Call) -> None:
+    def send_call(self, call: ClientCall) -> None:
         """Ask, and again later unless there was an answer."""
         if call.answer is None:
-            self._world.after(ASK_AGAIN, self._world.callers_ask, call)
+            self._world.after(RETRY_AFTER, self._world.client_asks, call)
             self._world.send("user", call.org, "call", call)
 
     # ----------------------------------------------------------------------- what they are told
 
-    def do(self, org: Org, call: Call, now: int) -> Outcome | str:
+    def perform(self, org: SimulatedOrg, call: ClientCall, now: int) -> Outcome | str:
         """What a call comes to at its org."""
-        what = call.what
-        if call.want is not None:
-            want = call.want
+        what = call.request
+        if call.plan is not None:
+            want = call.plan
             assert isinstance(what, Reserve)
             submission = self._submission(want, what)
             return org_side.submit(org, call.key, submission, now)
@@ -236,14 +240,14 @@ class Callers:
         if isinstance(what, CorrectEnd):
             job = org.jobs.get(JobId(what.hold))
             over = job is not None and job.is_finished and what.attempt <= job.attempt
-            return self._corrected(org, call.key, what, now) if over else "no job"
+            return self._correct(org, call.key, what, now) if over else "no job"
         if isinstance(what, str):
             if what in org.jobs:
                 org_side.cancel(org, what, now)
             return "withdrawn"
         return org_side.ask(org, call.key, what, now)[0]
 
-    def _submission(self, want: Want, reserve: Reserve) -> Submission:
+    def _submission(self, want: JobPlan, reserve: Reserve) -> Submission:
         """The submission of a job; in a mixed world some roll, some share results, some are arrays.
 
         The job's number decides, so that a world without these draws the same.
@@ -258,31 +262,31 @@ class Callers:
             return submission._replace(reserve=replace(reserve, lots=3, at_once=2))
         return submission._replace(sharing=Sharing("digest", 60 * SECOND))
 
-    def _corrected(self, org: Org, key: str, said: CorrectEnd, now: int) -> Outcome:
+    def _correct(self, org: SimulatedOrg, key: str, said: CorrectEnd, now: int) -> Outcome:
         outcome = org_side.correct(org, key, said, now)
         self._world.counts["ends corrected"] += not isinstance(outcome, Refusal)
         return outcome
 
-    def hear(self, kind: str, body: tuple[Call, Any]) -> None:
+    def receive_reply(self, kind: str, body: tuple[ClientCall, Any]) -> None:
         """An answer arrives; a second one must be the first again (IL16)."""
         call, answer = body
         if call.answer is None:
             call.answer = answer
-            if call.want is not None and not isinstance(answer, Refusal):
-                self.accepted.add((call.org, call.want.job))
+            if call.plan is not None and not isinstance(answer, Refusal):
+                self.accepted.add((call.org, call.plan.job))
         same = answer == call.answer or "no job" in (answer, call.answer)
         invariant(same, "IL16: a key was answered in two ways", key=call.key)
 
     # ----------------------------------------------------------------------- the truth
 
-    def _want(self, key: JobKey) -> Want:
+    def _plan_of(self, key: JobKey) -> JobPlan:
         """The truth about a job; elements are as their array."""
         array = self._world.orgs[key[0]].jobs[key[1]].array
         return self._wants[key[0], array or key[1]]
 
-    def fate(self, task: Task) -> None:
+    def set_fate(self, task: HostedProcess) -> None:
         """Let a process be what its job is: how long it runs, and how it ends."""
-        want, done = self._want(task.key), self._world.pool.jobs[task.key].ran_ms
+        want, done = self._plan_of(task.key), self._world.pool.jobs[task.key].ran_ms
         task.ends_ms = max(want.needs_ms - done, 1)
         task.checkpoint_ms = want.spec.program.checkpoint_every_ms
         if want.fails and self._random.random() < 0.5:

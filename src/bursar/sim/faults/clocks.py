@@ -2,10 +2,10 @@
 
 from bursar.core.instant import SECOND, Instant
 
-BELIEVED: int = 5 * SECOND  # a database's clock is believed while it is off by no more (D5)
+BELIEVED_WITHIN: int = 5 * SECOND  # a database's clock is believed while it is off by no more (D5)
 
 
-class Clock:
+class SimulatedClock:
     """A clock that runs at its own rate and can be put forward or back."""
 
     def __init__(self, at: Instant, shows: Instant, ppm: int = 0) -> None:
@@ -30,10 +30,10 @@ class Clock:
             guess += 1
         return guess
 
-    def put(self, off: int) -> None:
+    def set_offset(self, off: int) -> None:
         """Put it wrong by so much."""
         self._off = off
 
     def believed(self, at: Instant) -> Instant | None:
         """What a process takes for the time: nothing while the clock has jumped too far."""
-        return None if abs(self.now(at) - at) > BELIEVED else self.now(at)
+        return None if abs(self.now(at) - at) > BELIEVED_WITHIN else self.now(at)

@@ -7,30 +7,32 @@ from bursar.core.ids import NodeId
 from bursar.core.instant import HOUR, SECOND
 
 if TYPE_CHECKING:
-    from bursar.sim.faults.world import World
+    from bursar.sim.faults.world import FaultWorld
 
 
-class Nemesis:
+class FaultInjector:
     """Makes things fail, one after the other and several at once."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "FaultWorld") -> None:
         self._world = world
         self._random = world.random
 
     def begin(self) -> None:
         """Plan the first fault."""
-        self._again()
+        self._plan_next()
 
-    def _again(self) -> None:
+    def _plan_next(self) -> None:
         every = self._world.profile.faults_every
-        self._world.after(self._random.randrange(every // 2, every * 3 // 2), self._world.fault)
+        self._world.after(
+            self._random.randrange(every // 2, every * 3 // 2), self._world.inject_fault
+        )
 
-    def strike(self) -> None:
+    def inject(self) -> None:
         """Let one thing fail, and plan the next."""
         world = self._world
         if not world.failing:
             return
-        self._again()
+        self._plan_next()
         kinds = world.profile.kinds or tuple(FAULTS)
         kind = self._random.choice(kinds)
         if kind != "freeze" or world.profile.freezes:
@@ -48,20 +50,20 @@ class Nemesis:
         back = self._span(1, 15)
         if name in world.desks:
             world.desks[name].up = False
-            world.after(back, world.back, name)
+            world.after(back, world.restart, name)
         elif name in world.orgs:
             world.down.add(name)
-            world.after(back, world.back, name)
+            world.after(back, world.restart, name)
         elif world.hosts[NodeId(name)].agent is not None:
             world.hosts[NodeId(name)].agent = None
-            world.after(self._span(1, 50), world.back, name)
+            world.after(self._span(1, 50), world.restart, name)
 
     def crash_any(self) -> None:
         """Some process dies."""
         world = self._world
         self.crash(self._random.choice([*world.desks, *sorted(world.orgs), *world.hosts]))
 
-    def pause(self) -> None:
+    def pause_process(self) -> None:
         """A process is stopped for a while; it knows nothing of it when it goes on."""
         world = self._world
         name = self._random.choice([*world.desks, *world.desks, *world.hosts])
@@ -70,43 +72,43 @@ class Nemesis:
         else:
             world.hosts[NodeId(name)].paused_until = world.at + self._span(1, 50)
 
-    def freeze(self) -> None:
+    def freeze_node(self) -> None:
         """A whole node stands still, its guards included, and goes on as if nothing had been."""
         world = self._world
         host = world.hosts[self._random.choice(list(world.hosts))]
-        if host.frozen_until <= world.at and host.on:
+        if host.frozen_until <= world.at and host.has_power:
             host.frozen_until = world.at + self._span(2, 60)
-            world.after(host.frozen_until - world.at, world.nodes.thaw, host)
+            world.after(host.frozen_until - world.at, world.node_activity.thaw_node, host)
 
-    def power(self) -> None:
+    def cut_power(self) -> None:
         """A node loses its power: whatever ran there is gone, its disk is not."""
         world = self._world
         host = world.hosts[self._random.choice(list(world.hosts))]
-        if host.on and host.frozen_until <= world.at:
-            host.on, host.agent = False, None
+        if host.has_power and host.frozen_until <= world.at:
+            host.has_power, host.agent = False, None
             for task in host.tasks.values():
-                if task.alive:
-                    world.nodes.lose(host, task)
+                if task.is_alive:
+                    world.node_activity.lose_process(host, task)
             host.tasks.clear()
-            world.after(self._span(5, 60), world.back, host.id)
+            world.after(self._span(5, 60), world.restart, host.id)
 
-    def back(self, name: str) -> None:
+    def restart(self, name: str) -> None:
         """What was down is started again."""
         world = self._world
         if name in world.desks:
             if not world.desks[name].up:
-                world.start_desk(world.desks[name])
+                world.start_process(world.desks[name])
         elif name in world.orgs:
             world.down.discard(name)
         else:
             host = world.hosts[NodeId(name)]
-            host.on = True
+            host.has_power = True
             if host.agent is None:
-                world.nodes.start_agent(host)
+                world.node_activity.start_agent(host)
 
     # ----------------------------------------------------------------------- links and clocks
 
-    def partition(self) -> None:
+    def cut_links(self) -> None:
         """Some cannot be reached by others, or reach them, or both."""
         world = self._world
         names = [*world.desks, *sorted(world.orgs), *world.hosts]
@@ -123,36 +125,36 @@ class Nemesis:
         world.blocked.update(links)
         world.after(self._span(2, 45), world.heal, links)
 
-    def jump(self) -> None:
+    def jump_clock(self) -> None:
         """A database's clock is put wrong: by a little, which is believed, or by a lot."""
         world = self._world
         clock = self._random.choice([world.pool_clock, *world.org_clocks.values()])
         if self._random.random() < 0.7:
-            clock.put(self._random.randint(-4_900_000, 4_900_000))
+            clock.set_offset(self._random.randint(-4_900_000, 4_900_000))
         else:
-            clock.put(self._random.choice((-HOUR, HOUR, 24 * HOUR)))
+            clock.set_offset(self._random.choice((-HOUR, HOUR, 24 * HOUR)))
             world.counts["jump beyond belief"] += 1
-            world.after(self._span(2, 20), world.put_right, clock)
+            world.after(self._span(2, 20), world.set_clock_right, clock)
 
     def heal_everything(self) -> None:
         """Nothing is wrong any more."""
         world = self._world
         world.blocked.clear()
         for clock in (world.pool_clock, *world.org_clocks.values()):
-            clock.put(0)
+            clock.set_offset(0)
         for name in (*world.desks, *world.orgs, *world.hosts):
-            self.back(name)
+            self.restart(name)
         for desk in world.desks.values():
             desk.paused_until = min(desk.paused_until, world.at)
         for host in world.hosts.values():
             host.paused_until = min(host.paused_until, world.at)
 
 
-FAULTS: Final[dict[str, Callable[[Nemesis], None]]] = {
-    "crash": Nemesis.crash_any,
-    "pause": Nemesis.pause,
-    "freeze": Nemesis.freeze,
-    "power": Nemesis.power,
-    "partition": Nemesis.partition,
-    "jump": Nemesis.jump,
+FAULTS: Final[dict[str, Callable[[FaultInjector], None]]] = {
+    "crash": FaultInjector.crash_any,
+    "pause": FaultInjector.pause_process,
+    "freeze": FaultInjector.freeze_node,
+    "power": FaultInjector.cut_power,
+    "partition": FaultInjector.cut_links,
+    "jump": FaultInjector.jump_clock,
 }

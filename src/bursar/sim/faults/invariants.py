@@ -27,20 +27,20 @@ from bursar.core.money import usage_price
 from bursar.core.refusal import fail_invariant, invariant
 from bursar.core.scheduling.model.nodes import MILLI
 from bursar.sim.faults.clients import PRICES
-from bursar.sim.faults.node_host import Host, Task
-from bursar.sim.faults.org import Org
+from bursar.sim.faults.node_host import HostedProcess, NodeHost
+from bursar.sim.faults.org import SimulatedOrg
 
 if TYPE_CHECKING:
-    from bursar.sim.faults.checker import Watch
-    from bursar.sim.faults.world import World
+    from bursar.sim.faults.checker import InvariantChecker
+    from bursar.sim.faults.world import FaultWorld
 
-Check = Callable[["World"], None]
+Check = Callable[["FaultWorld"], None]
 
 
 # Ledger
 
 
-def conservation(world: "World", org: Org) -> None:
+def conservation(world: "FaultWorld", org: SimulatedOrg) -> None:
     """IL1, IL2: compartments add up to what was issued; only issue events create."""
     issued = 0
     for name, grant in org.books.grants.items():
@@ -51,7 +51,7 @@ def conservation(world: "World", org: Org) -> None:
     invariant(issued == org.books.header.issued, "IL2: credits from nowhere", org=org.id)
 
 
-def holds_are_draws(world: "World", org: Org) -> None:
+def holds_are_draws(world: "FaultWorld", org: SimulatedOrg) -> None:
     """IL3, IL5: what is held and spent of grants is the sum of the draws of holds."""
     held = spent = 0
     for _, grant in org.books.grants.items():
@@ -67,7 +67,7 @@ def holds_are_draws(world: "World", org: Org) -> None:
     invariant((held, spent) == (open_, paid), "IL5: draws do not add up", org=org.id, **figures)
 
 
-def charges_follow_readings(world: "World", org: Org) -> None:
+def charges_follow_readings(world: "FaultWorld", org: SimulatedOrg) -> None:
     """IL12, IM3: an attempt has paid the price of a reading that its pool has accepted."""
     for name, hold in org.books.holds.items():
         for attempt, meter in hold.meters:
@@ -79,7 +79,7 @@ def charges_follow_readings(world: "World", org: Org) -> None:
             invariant(right, "IL12: charged more than was proven", hold=name, meter=meter)
 
 
-def holds_stay(world: "World", org: Org) -> None:
+def holds_stay(world: "FaultWorld", org: SimulatedOrg) -> None:
     """IL11: a hold stays until its job is over, or its limit has come."""
     for name, job in org.jobs.items():
         hold = org.books.holds.get(HoldId(name))
@@ -88,7 +88,7 @@ def holds_stay(world: "World", org: Org) -> None:
         invariant(stays or job.is_finished, "IL11: a hold was taken away", hold=name)
 
 
-def both_know_what_is_held(world: "World", org: Org) -> None:
+def both_know_what_is_held(world: "FaultWorld", org: SimulatedOrg) -> None:
     """IS9: when no message is under way, a pool counts on what its org has set aside for a job.
 
     On no less, and on no more than the job can need. Work that could not be given back because
@@ -112,29 +112,29 @@ def both_know_what_is_held(world: "World", org: Org) -> None:
             invariant(right, "IS9: the two sides hold different amounts", job=job, open=hold.open)
 
 
-def numbers_have_no_gap(world: "World", org: Org) -> None:
+def numbers_have_no_gap(world: "FaultWorld", org: SimulatedOrg) -> None:
     """IL19: events are numbered without a gap, and recorded time never goes back."""
     header = org.books.header
-    count, at = world.watch.recorded.get(org.id, (0, 0))
+    count, at = world.checker.journal_marks.get(org.id, (0, 0))
     invariant(header.number == len(org.events), "IL19: a gap in the events", org=org.id)
     right = header.number >= count and header.now >= at
     invariant(right, "IL19: time or numbers run backwards", org=org.id)
-    world.watch.recorded[org.id] = header.number, header.now
+    world.checker.journal_marks[org.id] = header.number, header.now
 
 
-def nothing_is_objected(world: "World", org: Org) -> None:
+def nothing_is_objected(world: "FaultWorld", org: SimulatedOrg) -> None:
     """IL14, IM5: whatever a pool tells can be booked."""
     for receipt in org.objections:
         fail_invariant("IL14: usage was refused", org=org.id, receipt=receipt)
 
 
-def accepted_jobs_are_there(world: "World", org: Org) -> None:
+def accepted_jobs_are_there(world: "FaultWorld", org: SimulatedOrg) -> None:
     """IM7: a job that somebody was told to have is there for ever."""
-    for owner, job in world.callers.accepted:
+    for owner, job in world.clients.accepted:
         invariant(owner != org.id or job in org.jobs, "IM7: a job was lost", job=job)
 
 
-def messages_in_order(world: "World", org: Org) -> None:
+def messages_in_order(world: "FaultWorld", org: SimulatedOrg) -> None:
     """IA7: nobody has handled what was not sent; what was sent and not handled waits."""
     for name, job in org.jobs.items():
         other = world.pool.jobs.get((org.id, name))
@@ -145,7 +145,7 @@ def messages_in_order(world: "World", org: Org) -> None:
         invariant(waiting, "IA7: a message was thrown away", job=name)
 
 
-def one_of_identical_jobs_leads(world: "World", org: Org) -> None:
+def one_of_identical_jobs_leads(world: "FaultWorld", org: SimulatedOrg) -> None:
     """IM9: at most one of identical jobs leads; a follower has a hold and is in no pool."""
     leaders = Counter(job.digest for job in org.jobs.values() if job.leads)
     right = max(leaders.values(), default=0) <= 1
@@ -155,7 +155,7 @@ def one_of_identical_jobs_leads(world: "World", org: Org) -> None:
         invariant(right, "IM9: a follower is in a pool", job=name)
 
 
-def arrays_count_their_elements(world: "World", org: Org) -> None:
+def arrays_count_their_elements(world: "FaultWorld", org: SimulatedOrg) -> None:
     """IM10: an array knows how many elements live; no more than it allows at once."""
     for name, array in org.arrays.items():
         elements = [job for job in org.jobs.values() if job.array == name]
@@ -164,7 +164,7 @@ def arrays_count_their_elements(world: "World", org: Org) -> None:
         invariant(right, "IM10: an array has miscounted", array=name, begun=array.begun, live=live)
 
 
-def _lease_of(world: "World", key: JobKey, attempt: int) -> Lease | None:
+def _lease_of(world: "FaultWorld", key: JobKey, attempt: int) -> Lease | None:
     leases = world.pool.leases.values()
     return next((one for one in leases if one.key == key and one.attempt == attempt), None)
 
@@ -183,14 +183,14 @@ def _reachable() -> frozenset[tuple[State | None, State]]:
 REACHABLE: Final = _reachable()
 
 
-def life_follows_the_table(world: "World", before: PoolJob | None, job: PoolJob) -> None:
+def life_follows_the_table(world: "FaultWorld", before: PoolJob | None, job: PoolJob) -> None:
     """IM6: each change of state is an edge of the table; what is over stays over."""
     source = State.QUEUED if before is None else before.state
     right = (source, job.state) in REACHABLE and (source not in OVER or source is job.state)
     invariant(right, "IM6: no such step", job=job.job, before=source, now=job.state)
 
 
-def attempts_are_numbered(world: "World", before: PoolJob | None, job: PoolJob) -> None:
+def attempts_are_numbered(world: "FaultWorld", before: PoolJob | None, job: PoolJob) -> None:
     """IS2: attempts follow each other; a job has one lease or none."""
     last = 0 if before is None else before.attempt
     invariant(job.attempt - last in (0, 1), "IS2: attempts are not numbered", job=job.job)
@@ -200,12 +200,12 @@ def attempts_are_numbered(world: "World", before: PoolJob | None, job: PoolJob) 
         invariant(live == want, "IS2: not one lease", job=job.job, live=live, fence=job.fence)
 
 
-def _is_corrected(world: "World", job: PoolJob) -> bool:
+def _is_corrected(world: "FaultWorld", job: PoolJob) -> bool:
     leases = world.pool.leases.values()
     return any(one.key == job.key and one.corrected is not None for one in leases)
 
 
-def credits_cover_what_runs(world: "World", before: PoolJob | None, job: PoolJob) -> None:
+def credits_cover_what_runs(world: "FaultWorld", before: PoolJob | None, job: PoolJob) -> None:
     """IS9: what a job has used was set aside for it, and by its org.
 
     When work was charged after all, what another attempt has run may still become known (L13).
@@ -219,14 +219,14 @@ def credits_cover_what_runs(world: "World", before: PoolJob | None, job: PoolJob
 # Leases, as they were and as they are
 
 
-def fences_grow(world: "World", before: Lease | None, lease: Lease) -> None:
+def fences_grow(world: "FaultWorld", before: Lease | None, lease: Lease) -> None:
     """IS4: each new lease has a larger fence than all before it."""
     if before is None:
-        invariant(lease.fence > world.watch.fence, "IS4: a fence was used before", lease=lease)
-        world.watch.fence = lease.fence
+        invariant(lease.fence > world.checker.fence, "IS4: a fence was used before", lease=lease)
+        world.checker.fence = lease.fence
 
 
-def gangs_are_whole(world: "World", before: Lease | None, lease: Lease) -> None:
+def gangs_are_whole(world: "FaultWorld", before: Lease | None, lease: Lease) -> None:
     """IS8: a lease has all GPUs that its job needs, and keeps them."""
     if before is None:
         given = [part.piece for part in lease.parts]
@@ -238,7 +238,7 @@ def gangs_are_whole(world: "World", before: Lease | None, lease: Lease) -> None:
         invariant(pieces == were, "IS8: a lease has moved", lease=lease)
 
 
-def silent_nodes_get_nothing(world: "World", before: Lease | None, lease: Lease) -> None:
+def silent_nodes_get_nothing(world: "FaultWorld", before: Lease | None, lease: Lease) -> None:
     """IS15: what is leased lies on nodes that were heard of lately."""
     if before is None:
         for part in lease.parts:
@@ -247,13 +247,13 @@ def silent_nodes_get_nothing(world: "World", before: Lease | None, lease: Lease)
             invariant(right, "IS15: leased on a silent node", node=part.piece.node)
 
 
-def what_is_withdrawn_gets_nothing(world: "World", before: Lease | None, lease: Lease) -> None:
+def what_is_withdrawn_gets_nothing(world: "FaultWorld", before: Lease | None, lease: Lease) -> None:
     """IM6: a job that was withdrawn does not start any more."""
     withdrawn = before is None and world.pool.jobs[lease.key].withdrawn
     invariant(not withdrawn, "IM6: a withdrawn job was started", lease=lease)
 
 
-def readings_grow(world: "World", before: Lease | None, lease: Lease) -> None:
+def readings_grow(world: "FaultWorld", before: Lease | None, lease: Lease) -> None:
     """IM1: what is proven never shrinks, and is no more than the lease has lasted."""
     if before is not None:
         invariant(lease.run_ms >= before.run_ms, "IM1: a reading went back", lease=lease)
@@ -262,7 +262,7 @@ def readings_grow(world: "World", before: Lease | None, lease: Lease) -> None:
         invariant(lease.run_ms <= max(most, 0), "IM1: longer than its lease", lease=lease)
 
 
-def stale_fences_change_nothing(world: "World", before: Lease | None, lease: Lease) -> None:
+def stale_fences_change_nothing(world: "FaultWorld", before: Lease | None, lease: Lease) -> None:
     """IM2, IM3: a lease that has ended or run out gets no longer, and ends once."""
     if before is None:
         return
@@ -279,7 +279,7 @@ def stale_fences_change_nothing(world: "World", before: Lease | None, lease: Lea
         invariant(not told or world.pool.now < was_.until, "IM2: a late result counts", lease=lease)
 
 
-def holds_outlive_leases(world: "World", before: Lease | None, lease: Lease) -> None:
+def holds_outlive_leases(world: "FaultWorld", before: Lease | None, lease: Lease) -> None:
     """IS9: no lease lasts beyond its job's hold, nor for longer than its credits."""
     if not lease.live:
         return
@@ -295,7 +295,7 @@ def holds_outlive_leases(world: "World", before: Lease | None, lease: Lease) -> 
 # The pool as a whole
 
 
-def slots_are_leased_once(world: "World") -> None:
+def slots_are_leased_once(world: "FaultWorld") -> None:
     """IS1: no part of a GPU is in two live leases."""
     taken: Counter[tuple[NodeId, int]] = Counter()
     for fence in world.pool.live:
@@ -306,13 +306,13 @@ def slots_are_leased_once(world: "World") -> None:
     invariant(most <= world.profile.slots, "IS1: a GPU in two leases", taken=taken)
 
 
-def epochs_grow(world: "World") -> None:
+def epochs_grow(world: "FaultWorld") -> None:
     """IS4: the leader's epoch never goes back."""
-    invariant(world.pool.epoch >= world.watch.epoch, "IS4: an epoch went back")
-    world.watch.epoch = world.pool.epoch
+    invariant(world.pool.epoch >= world.checker.epoch, "IS4: an epoch went back")
+    world.checker.epoch = world.pool.epoch
 
 
-def clocks_are_believed_rightly(world: "World") -> None:
+def clocks_are_believed_rightly(world: "FaultWorld") -> None:
     """IS7: no node is suspected whose clock is within its bounds."""
     if world.profile.node_ppm <= 10_000:
         for machine in world.pool.machines.values():
@@ -327,7 +327,7 @@ def epochs_agree(used: int, epoch: int) -> None:
 # Processes that really run
 
 
-def _running(world: "World") -> Iterator[tuple[Host, Task]]:
+def _running(world: "FaultWorld") -> Iterator[tuple[NodeHost, HostedProcess]]:
     """What runs at this instant; not what stands still with its node.
 
     Nor what goes on for a moment when its node does, after its time: no clock can prevent that, and
@@ -336,11 +336,11 @@ def _running(world: "World") -> Iterator[tuple[Host, Task]]:
     for host in world.hosts.values():
         if host.frozen_until <= world.at:
             for task in host.tasks.values():
-                if task.alive and task.outlived_at is None:
+                if task.is_alive and task.outlived_at is None:
                     yield host, task
 
 
-def nothing_runs_twice(world: "World") -> None:
+def nothing_runs_twice(world: "FaultWorld") -> None:
     """IS2: no two attempts of a job run at one time."""
     fences: dict[JobKey, int] = {}
     for _, task in _running(world):
@@ -350,18 +350,18 @@ def nothing_runs_twice(world: "World") -> None:
         )
 
 
-def gpus_are_used_once(world: "World") -> None:
+def gpus_are_used_once(world: "FaultWorld") -> None:
     """IS1: no part of a GPU has two processes, not even one that should have ended long ago."""
     for host in world.hosts.values():
         taken: Counter[int] = Counter()
         for task in host.tasks.values():
-            for gpu in task.piece.gpus if task.alive else ():
+            for gpu in task.piece.gpus if task.is_alive else ():
                 taken[gpu] += task.piece.slots
         most = max(taken.values(), default=0)
         invariant(most <= host.slots, "IS1: two on one GPU", node=host.id, taken=taken)
 
 
-def nothing_outlives_its_lease(world: "World") -> None:
+def nothing_outlives_its_lease(world: "FaultWorld") -> None:
     """IS7: a process ends before its pool counts its GPUs as free, whatever the clocks say."""
     for host, task in _running(world):
         lease = world.pool.leases[task.fence]
@@ -370,23 +370,25 @@ def nothing_outlives_its_lease(world: "World") -> None:
         invariant(right, "IS7: a process without a lease", node=host.id, fence=task.fence)
 
 
-def what_has_thawed_dies(world: "World") -> None:
+def what_has_thawed_dies(world: "FaultWorld") -> None:
     """IS7: what was frozen over the end of its time ends as soon as a guard can act."""
     for host in world.hosts.values():
         for task in host.tasks.values():
-            if task.alive and task.outlived_at is not None and host.frozen_until <= world.at:
+            if task.is_alive and task.outlived_at is not None and host.frozen_until <= world.at:
                 right = world.at <= task.outlived_at + KILL
                 invariant(right, "IS7: a guard has slept", node=host.id, fence=task.fence)
 
 
-def started_once(watch: "Watch", host: Host, task: Task) -> None:
+def started_once(watch: "InvariantChecker", host: NodeHost, task: HostedProcess) -> None:
     """IS3: each attempt starts once at most on each of its nodes."""
-    invariant((host.id, task.fence) not in watch.began, "IS3: started twice", fence=task.fence)
+    invariant(
+        (host.id, task.fence) not in watch.started_processes, "IS3: started twice", fence=task.fence
+    )
 
 
-def started_in_order(watch: "Watch", host: Host, task: Task) -> None:
+def started_in_order(watch: "InvariantChecker", host: NodeHost, task: HostedProcess) -> None:
     """IS6: a node starts nothing with a smaller fence than it has had, its restarts included."""
-    largest = max((fence for node, fence in watch.began if node == host.id), default=0)
+    largest = max((fence for node, fence in watch.started_processes if node == host.id), default=0)
     right = task.fence > largest and host.fence == task.fence
     invariant(right, "IS6: an old fence was started", fence=task.fence, largest=largest)
 
@@ -394,7 +396,7 @@ def started_in_order(watch: "Watch", host: Host, task: Task) -> None:
 # At the end
 
 
-def holds_are_closed(world: "World") -> None:
+def holds_are_closed(world: "FaultWorld") -> None:
     """IM4, IV2: nothing is held for a job that is over, and all jobs are."""
     for org in world.orgs.values():
         for name, hold in org.books.holds.items():
@@ -403,7 +405,7 @@ def holds_are_closed(world: "World") -> None:
         invariant(held == 0, "IM4: credits were left in holds", org=org.id, held=held)
 
 
-def both_sides_agree(world: "World") -> None:
+def both_sides_agree(world: "FaultWorld") -> None:
     """IL12, IM3, IM5: each attempt was settled once, at the price of what its pool accepted."""
     for lease in world.pool.leases.values():
         meter = _meter_of(world, lease)
@@ -413,7 +415,7 @@ def both_sides_agree(world: "World") -> None:
         invariant(meter.settled or late, "IM3: an attempt was not settled", lease=lease)
 
 
-def _ended_by_itself(world: "World", lease: Lease) -> bool:
+def _ended_by_itself(world: "FaultWorld", lease: Lease) -> bool:
     """Whether a hold had come to its limit before its org heard of an attempt's end.
 
     Then what it ran is booked as late usage, which settles nothing.
@@ -426,7 +428,7 @@ def _ended_by_itself(world: "World", lease: Lease) -> bool:
     )
 
 
-def lost_work_is_free(world: "World") -> None:
+def lost_work_is_free(world: "FaultWorld") -> None:
     """IM8: nobody pays for work that was lost by a preemption, or with a node.
 
     Unless an operator has said that the job answers for it; or does not, for what was its own.
@@ -445,15 +447,15 @@ def lost_work_is_free(world: "World") -> None:
             invariant(right, "IM8: lost work was charged", lease=lease, meter=meter)
 
 
-def failures_are_own(world: "World") -> None:
+def failures_are_own(world: "FaultWorld") -> None:
     """IM3: a job is taken to have failed only if one of its processes has, by itself."""
-    failed = {one.fence for one in world.tasks if one.exit is Exit.FAILED and not one.misses}
+    failed = {one.fence for one in world.tasks if one.exit is Exit.FAILED and not one.misses_gang}
     for lease in world.pool.leases.values():
         right = lease.why is not Why.FAILED or lease.fence in failed
         invariant(right, "IM3: a loss was taken for a failure", lease=lease)
 
 
-def _meter_of(world: "World", lease: Lease) -> Meter:
+def _meter_of(world: "FaultWorld", lease: Lease) -> Meter:
     hold = world.orgs[lease.org].books.holds.get(HoldId(lease.job))
     meter = None if hold is None else hold.meter(lease.attempt)
     invariant(meter is not None, "IM3: an attempt was never charged", lease=lease)
@@ -461,18 +463,18 @@ def _meter_of(world: "World", lease: Lease) -> Meter:
     return meter
 
 
-def usage_was_real(world: "World") -> None:
+def usage_was_real(world: "FaultWorld") -> None:
     """IM1: nobody pays for more than the longest of an attempt's processes really ran."""
     ran: dict[int, int] = {}
     for task in world.tasks:
-        assert task.ended is not None
-        ran[task.fence] = max(ran.get(task.fence, 0), task.ended - task.begun)
+        assert task.truly_ended_at is not None
+        ran[task.fence] = max(ran.get(task.fence, 0), task.truly_ended_at - task.begun)
     for lease in world.pool.leases.values():
         most = ran.get(lease.fence, 0) * 102 // 100 // MILLISECOND + 1
         invariant(lease.run_ms <= most, "IM1: more than it ran", lease=lease, most=most)
 
 
-def books_follow_from_events(world: "World") -> None:
+def books_follow_from_events(world: "FaultWorld") -> None:
     """IL4: the books that the events give are the books; all sums and orders are right."""
     for org in world.orgs.values():
         again = rebuild(org.events, PRICES)
@@ -481,7 +483,7 @@ def books_follow_from_events(world: "World") -> None:
         invariant(not found, "IL4: the books do not add up", org=org.id, found=found)
 
 
-def nothing_is_owed(world: "World") -> None:
+def nothing_is_owed(world: "FaultWorld") -> None:
     """IL14: no attempt ran beyond what was set aside for it.
 
     What is charged after all, others may have taken meanwhile.
@@ -493,7 +495,7 @@ def nothing_is_owed(world: "World") -> None:
             invariant(right, "IL14: ran into debt", org=org.id, hold=name, owed=hold.owed)
 
 
-OF_ORGS: Final[dict[str, Callable[["World", Org], None]]] = {
+OF_ORGS: Final[dict[str, Callable[["FaultWorld", SimulatedOrg], None]]] = {
     "IL1": conservation,
     "IL5": holds_are_draws,
     "IL11": holds_stay,
@@ -506,12 +508,12 @@ OF_ORGS: Final[dict[str, Callable[["World", Org], None]]] = {
     "IM9": one_of_identical_jobs_leads,
     "IM10": arrays_count_their_elements,
 }
-OF_JOBS: Final[dict[str, Callable[["World", PoolJob | None, PoolJob], None]]] = {
+OF_JOBS: Final[dict[str, Callable[["FaultWorld", PoolJob | None, PoolJob], None]]] = {
     "IM6": life_follows_the_table,
     "IS2": attempts_are_numbered,
     "IS9": credits_cover_what_runs,
 }
-OF_LEASES: Final[dict[str, Callable[["World", Lease | None, Lease], None]]] = {
+OF_LEASES: Final[dict[str, Callable[["FaultWorld", Lease | None, Lease], None]]] = {
     "IS4": fences_grow,
     "IS8": gangs_are_whole,
     "IS15": silent_nodes_get_nothing,

@@ -18,20 +18,20 @@ from bursar.core.jobs.rows import OrgJob
 from bursar.core.ledger.books import require
 from bursar.core.ledger.commands import Lapse
 from bursar.core.refusal import Refusal
-from bursar.sim.faults.org import Org, ask, first_result
+from bursar.sim.faults.org import SimulatedOrg, ask, first_result
 
 STEP_MS: Final = 10_000  # run time that a rolling hold grows by
 _ROLLS: Final = frozenset({State.RUNNING, State.OUT_OF_CREDITS})
 
 
-def upkeep(org: Org, now: Instant) -> Iterator[str]:
+def run_upkeep(org: SimulatedOrg, now: Instant) -> Iterator[str]:
     """Do all that is to be done for an org's jobs, one transaction at a time; what was done."""
     yield from _top_up(org, now)
     yield from _advance_arrays(org, now)
     yield from _look_after_followers(org, now)
 
 
-def _top_up(org: Org, now: Instant) -> Iterator[str]:
+def _top_up(org: SimulatedOrg, now: Instant) -> Iterator[str]:
     for job in list(org.jobs.values()):
         if not job.rolling or job.withdrawn or job.state not in _ROLLS:
             continue
@@ -45,7 +45,7 @@ def _top_up(org: Org, now: Instant) -> Iterator[str]:
                 yield "holds that rolled"
 
 
-def _rolling_job(org: Org, job: OrgJob) -> RollingJob:
+def _rolling_job(org: SimulatedOrg, job: OrgJob) -> RollingJob:
     hold = require(org.books.holds, HoldId(job.id))
     return RollingJob(
         job.id,
@@ -63,14 +63,14 @@ def _rolling_job(org: Org, job: OrgJob) -> RollingJob:
     )
 
 
-def _advance_arrays(org: Org, now: Instant) -> Iterator[str]:
+def _advance_arrays(org: SimulatedOrg, now: Instant) -> Iterator[str]:
     for array in list(org.arrays.values()):
         if is_due(array):
             _ask(org, advance(array), now)
             yield "arrays advanced"
 
 
-def _look_after_followers(org: Org, now: Instant) -> Iterator[str]:
+def _look_after_followers(org: SimulatedOrg, now: Instant) -> Iterator[str]:
     followers = [job for job in org.jobs.values() if job.follows]
     for digest in sorted({job.digest for job in followers if job.digest is not None}):
         repair = FollowUp(f"{KEY}/{digest}/{now}", Lapse(most=1), RepairGroup(digest, expire=True))
@@ -83,7 +83,7 @@ def _look_after_followers(org: Org, now: Instant) -> Iterator[str]:
             yield "followers ended"
 
 
-def _due(org: Org, job_id: str) -> DueFollower | None:
+def _due(org: SimulatedOrg, job_id: str) -> DueFollower | None:
     """A follower that can end: it was cancelled, or an identical job has succeeded."""
     job = next(row for row in org.jobs.values() if row.id == job_id)
     hold = require(org.books.holds, HoldId(job.id))
@@ -100,5 +100,5 @@ def _due(org: Org, job_id: str) -> DueFollower | None:
     return DueFollower(job.id, job.withdrawn, ppm, hold.open, source.id, source.exit_code, used)
 
 
-def _ask(org: Org, command: FollowUp, now: Instant) -> object:
+def _ask(org: SimulatedOrg, command: FollowUp, now: Instant) -> object:
     return ask(org, command.key, command.command, now, command.effect)[0]

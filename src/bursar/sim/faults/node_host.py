@@ -5,27 +5,27 @@ from bursar.core.dispatch.state import Exit, JobKey
 from bursar.core.ids import NodeId
 from bursar.core.instant import MILLISECOND, Instant
 from bursar.core.scheduling.model.nodes import Piece
-from bursar.sim.faults.clocks import Clock
+from bursar.sim.faults.clocks import SimulatedClock
 
 
-class Task:
+class HostedProcess:
     """A process that really runs, or did; what its node has in its table of it."""
 
-    def __init__(self, run: Run, started_at: Instant, begun: Instant) -> None:
+    def __init__(self, run: Run, started_at: Instant, truly_started_at: Instant) -> None:
         self.fence = run.order.fence
         self.key: JobKey = run.order.org, run.order.job
         self.attempt = run.order.attempt
         self.piece: Piece = run.order.piece
         self.started_at = started_at  # by the node's clock
-        self.begun = begun  # truly
-        self.ended: Instant | None = None  # truly
+        self.begun = truly_started_at  # truly
+        self.truly_ended_at: Instant | None = None  # truly
         self.until = run.until
         self.ends_ms = 0  # it ends by itself when it has run so long
         self.ends_as = Exit.DONE
         self.checkpoint_ms = 0  # it makes one so often
         self.asked_ms: int | None = None  # when it had run so long it was asked to stop
         self.stops_ms = 0  # and has done so when it has run so long
-        self.misses = False  # it fails because another process of its gang is gone
+        self.misses_gang = False  # it fails because another process of its gang is gone
         self.exit: Exit | None = None
         self.run_ms = 0  # once it has ended
         self.saved_ms = 0
@@ -35,7 +35,7 @@ class Task:
         return f"{self.key[1]}.{self.attempt}/{self.fence}"
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether it runs."""
         return self.exit is None
 
@@ -51,13 +51,13 @@ class Task:
             self.saved_ms = self.run_ms
         elif exit is Exit.STOPPED and self.asked_ms is not None:
             self.saved_ms = self.asked_ms
-        self.exit, self.ended = exit, at
+        self.exit, self.truly_ended_at = exit, at
 
     def saved(self, run_ms: int) -> int:
         """Where its last checkpoint was."""
         return run_ms - run_ms % self.checkpoint_ms if self.checkpoint_ms else 0
 
-    def seen(self, now: Instant) -> Process:
+    def table_entry(self, now: Instant) -> Process:
         """Its entry in the node's table."""
         run_ms = self.ran_ms(now)
         return Process(
@@ -73,18 +73,18 @@ class Task:
         )
 
 
-class Host:
+class NodeHost:
     """One node of the world."""
 
-    def __init__(self, name: NodeId, slots: int, clock: Clock) -> None:
+    def __init__(self, name: NodeId, slots: int, clock: SimulatedClock) -> None:
         self.id = name
         self.slots = slots  # of each GPU
         self.clock = clock
-        self.tasks: dict[int, Task] = {}  # by fence; ends when the agent forgets it
+        self.tasks: dict[int, HostedProcess] = {}  # by fence; ends when the agent forgets it
         self.boot = 0  # on its disk
         self.fence = 0  # on its disk
         self.agent: Agent | None = None  # none while it is down
-        self.on = True  # the machine
+        self.has_power = True  # the machine
         self.frozen_until = 0  # the machine, guards and all
         self.paused_until = 0  # the agent
 
@@ -99,4 +99,4 @@ class Host:
     def table(self, at: Instant) -> dict[int, Process]:
         """The node's table of processes, at a true instant."""
         now = self.clock.now(at)
-        return {fence: task.seen(now) for fence, task in self.tasks.items()}
+        return {fence: task.table_entry(now) for fence, task in self.tasks.items()}

@@ -32,7 +32,7 @@ POOL: Final = "pool"
 
 
 @dataclass(slots=True)
-class Org:
+class SimulatedOrg:
     """An org: its books, its jobs, and what its pool has not acknowledged yet."""
 
     id: str
@@ -78,13 +78,13 @@ class Org:
         """What the job's last pool was sent first."""
         return self.enqueued[job]
 
-    def _alike(self, digest: str) -> list[OrgJob]:
+    def _identical(self, digest: str) -> list[OrgJob]:
         rows = [job for job in self.jobs.values() if job.digest == digest]
         return sorted(rows, key=lambda job: (job.submitted_at, job.id))
 
     def alike(self, digest: str, since: Instant) -> Alike:
         """The jobs with a digest; a result counts if it is from after an instant."""
-        rows = self._alike(digest)
+        rows = self._identical(digest)
         results = [job for job in rows if has_result(job) and (job.ended_at or 0) > since]
         leader = next((job.id for job in rows if job.leads), None)
         follower = next((job for job in reversed(rows) if job.follows and not job.withdrawn), None)
@@ -101,14 +101,14 @@ class Org:
         """Followers whose holds have come to their limits, and what they have spent."""
         holds = [
             (job.id, require(self.books.holds, HoldId(job.id)))
-            for job in self._alike(digest)
+            for job in self._identical(digest)
             if job.follows
         ]
         return [(job, hold.used) for job, hold in holds if hold.closed_at is not None][:most]
 
     def heir(self, digest: str, now: Instant) -> Heir | None:
         """The first follower that could run, if no other job leads and none has succeeded."""
-        rows = self._alike(digest)
+        rows = self._identical(digest)
         leader = next((job for job in rows if job.leads), None)
         if leader is not None and leader.state.value != "out_of_credits":
             return None
@@ -146,7 +146,7 @@ def first_result(rows: Sequence[OrgJob], follower: OrgJob) -> OrgJob | None:
 
 
 def ask(
-    org: Org, key: str, command: Command, now: Instant, effect: JobEffect | None = None
+    org: SimulatedOrg, key: str, command: Command, now: Instant, effect: JobEffect | None = None
 ) -> tuple[Outcome, bool]:
     """Let the ledger decide, once for each key; the outcome, and whether it is a new one."""
     first = replay(key, org.replies.get(key), command)
@@ -159,7 +159,7 @@ def ask(
 
 
 def _perform(
-    org: Org,
+    org: SimulatedOrg,
     key: str,
     command: Command,
     effect: JobEffect | None,
@@ -181,7 +181,7 @@ def _perform(
     return outcome
 
 
-def _commit(org: Org, jobs: JobTransaction) -> None:
+def _commit(org: SimulatedOrg, jobs: JobTransaction) -> None:
     """Make all of a transaction true at once."""
     org.jobs |= jobs.jobs
     org.arrays |= jobs.arrays
@@ -200,23 +200,23 @@ def _commit(org: Org, jobs: JobTransaction) -> None:
 # Calls
 
 
-def submit(org: Org, key: str, submission: Submission, now: Instant) -> Outcome:
+def submit(org: SimulatedOrg, key: str, submission: Submission, now: Instant) -> Outcome:
     """Reserve a job's hold and send the job to its pool; both or neither."""
     return ask(org, key, reserve_for_job(submission), now, SubmitJob(submission))[0]
 
 
-def extend(org: Org, key: str, command: ExtendHold, now: Instant) -> Outcome:
+def extend(org: SimulatedOrg, key: str, command: ExtendHold, now: Instant) -> Outcome:
     """Set more aside for a job, or for longer; its pool gets a message."""
     effect = ExtendJob(JobId(command.hold), command.amount, command.expires_at or 0)
     return ask(org, key, command, now, effect)[0]
 
 
-def correct(org: Org, key: str, command: CorrectEnd, now: Instant) -> Outcome:
+def correct(org: SimulatedOrg, key: str, command: CorrectEnd, now: Instant) -> Outcome:
     """Correct the cause of an attempt's end; the pool of the finished job gets a message (M3)."""
     return ask(org, key, command, now, CorrectAttemptEnd(command))[0]
 
 
-def cancel(org: Org, job: JobId, now: Instant) -> Outcome:
+def cancel(org: SimulatedOrg, job: JobId, now: Instant) -> Outcome:
     """Ask a job's pool to stop it; to cancel again changes nothing."""
     return ask(org, cancel_key(job), cancel_command(job), now, CancelJob(job))[0]
 
@@ -224,17 +224,17 @@ def cancel(org: Org, job: JobId, now: Instant) -> Outcome:
 # Messages
 
 
-def acknowledge(org: Org, job: JobId, n: int) -> None:
+def acknowledge(org: SimulatedOrg, job: JobId, n: int) -> None:
     """The pool has handled a message."""
     org.outbox.pop((job, n), None)
 
 
-def is_handled(org: Org, letter: JobMessage) -> bool:
+def is_handled(org: SimulatedOrg, letter: JobMessage) -> bool:
     """Whether a message of the pool was handled."""
     return letter.n <= org.jobs[letter.job].received
 
 
-def handle(org: Org, letter: JobMessage, now: Instant) -> Iterator[None]:
+def handle(org: SimulatedOrg, letter: JobMessage, now: Instant) -> Iterator[None]:
     """Handle the next message of a job's pool, one transaction at a time.
 
     It may be cut short after any of them; when the message comes again, the first commands are

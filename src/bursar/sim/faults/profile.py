@@ -6,11 +6,11 @@ from typing import Final
 
 from bursar.core.instant import SECOND, Instant
 
-BEGINS: Final[Instant] = 1_767_225_600 * SECOND  # when every world begins
+START: Final[Instant] = 1_767_225_600 * SECOND  # when every world begins
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class FaultProfile:
     """The size of a world, and how often what fails in it."""
 
     orgs: int = 2
@@ -18,7 +18,7 @@ class Profile:
     gpus: int = 2  # of a node
     slots: int = 1  # of a GPU: parts that can be leased apart
     jobs: int = 6
-    lasts: int = 75 * SECOND  # how long things fail
+    faults_last: int = 75 * SECOND  # how long things fail
     loss: float = 0.0  # of messages
     repeat: float = 0.0
     slow: float = 0.0  # of messages: seconds late instead of milliseconds
@@ -32,7 +32,7 @@ class Profile:
     kinds: tuple[str, ...] = ()  # of faults that happen; all if none is named
 
 
-def drawn(seed: int, *, mixed: bool = False) -> Profile:
+def draw_profile(seed: int, *, mixed: bool = False) -> FaultProfile:
     """The profile of a seed: some are calm, some are bad, most fail in a few ways only."""
     random = Random(f"profile/{seed}")
     calm = random.random() < 0.1
@@ -40,7 +40,7 @@ def drawn(seed: int, *, mixed: bool = False) -> Profile:
     def some(most: float) -> float:
         return 0.0 if calm or random.random() < 0.4 else most * random.random() ** 2
 
-    return Profile(
+    return FaultProfile(
         orgs=random.choice((1, 2)),
         nodes=random.choice((2, 3, 3, 4)),
         slots=random.choice((1, 1, 2)),

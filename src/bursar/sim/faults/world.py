@@ -24,21 +24,23 @@ from bursar.core.scheduling.model.nodes import Node
 from bursar.core.scheduling.model.policy import PAID, PoolPolicy
 from bursar.core.scheduling.plan import carry_out
 from bursar.sim.faults import org as org_side
-from bursar.sim.faults.checker import Watch
-from bursar.sim.faults.clients import Call, Callers
-from bursar.sim.faults.clocks import Clock
-from bursar.sim.faults.injection import Nemesis
-from bursar.sim.faults.job_upkeep import upkeep
-from bursar.sim.faults.node_host import Host, Task
-from bursar.sim.faults.nodes import Nodes
-from bursar.sim.faults.org import Org
-from bursar.sim.faults.profile import BEGINS, Profile, drawn
+from bursar.sim.faults.checker import InvariantChecker
+from bursar.sim.faults.clients import ClientCall, Clients
+from bursar.sim.faults.clocks import SimulatedClock
+from bursar.sim.faults.injection import FaultInjector
+from bursar.sim.faults.job_upkeep import run_upkeep
+from bursar.sim.faults.node_host import HostedProcess, NodeHost
+from bursar.sim.faults.nodes import NodeActivity
+from bursar.sim.faults.org import SimulatedOrg
+from bursar.sim.faults.profile import START, FaultProfile, draw_profile
 
 TICK: Final = 2 * SECOND  # how often a process of the pool looks around
-SEND_AGAIN: Final = 3 * SECOND  # after which an unacknowledged message is sent again
-SETTLES: Final = 15 * SECOND  # after things have failed: then users give up what waits for credits
-PATIENCE: Final = 600 * SECOND  # by then everything must have settled
-KEPT: Final = 30  # steps that are told when something goes wrong
+RESEND_AFTER: Final = 3 * SECOND  # after which an unacknowledged message is sent again
+SETTLING_TIME: Final = (
+    15 * SECOND
+)  # after things have failed: then users give up what waits for credits
+SETTLED_WITHIN: Final = 600 * SECOND  # by then everything must have settled
+TRACE_STEPS: Final = 30  # steps that are told when something goes wrong
 
 Handler = Callable[..., None]
 Event = tuple[Instant, int, Handler, tuple[Any, ...]]
@@ -48,7 +50,7 @@ class Crashed(Exception):
     """A process has died in the middle of what it was doing."""
 
 
-class Desk:
+class PoolProcess:
     """A process that works for the pool: it leads, or stands by."""
 
     def __init__(self, name: str) -> None:
@@ -69,52 +71,54 @@ class Desk:
         return f"{self.name}#{self.boot}"
 
 
-class World:
+class FaultWorld:
     """One seed's world."""
 
-    def __init__(self, seed: int, profile: Profile | None = None, *, keep: int = KEPT) -> None:
+    def __init__(
+        self, seed: int, profile: FaultProfile | None = None, *, keep: int = TRACE_STEPS
+    ) -> None:
         self.seed = seed
-        self.profile = profile = profile or drawn(seed)
+        self.profile = profile = profile or draw_profile(seed)
         self.random = Random(f"world/{seed}")
-        self.at = BEGINS
+        self.at = START
         self.counts: Counter[str] = Counter()  # what has happened, faults and others
-        self.told: deque[tuple[Instant, str, tuple[Any, ...]]] = deque(maxlen=keep)
+        self.trace: deque[tuple[Instant, str, tuple[Any, ...]]] = deque(maxlen=keep)
         self.steps = 0
         self.failing = True
         self._heap: list[Event] = []
         self._number = 0
         self.policy = PoolPolicy(tiers=(PAID,), grace=GRACE)
         self.pool = Pool()
-        self.pool_clock = Clock(BEGINS, BEGINS, self.random.randint(-500, 500))
-        self.desks = {name: Desk(name) for name in ("p1", "p2")}
-        self.orgs: dict[str, Org] = {}
+        self.pool_clock = SimulatedClock(START, START, self.random.randint(-500, 500))
+        self.desks = {name: PoolProcess(name) for name in ("p1", "p2")}
+        self.orgs: dict[str, SimulatedOrg] = {}
         self.down: set[str] = set()  # orgs whose process is not there
-        self.org_clocks: dict[str, Clock] = {}
-        self.hosts: dict[NodeId, Host] = {}
+        self.org_clocks: dict[str, SimulatedClock] = {}
+        self.hosts: dict[NodeId, NodeHost] = {}
         self.blocked: set[tuple[str, str]] = set()  # from whom to whom nothing comes
-        self.tasks: list[Task] = []  # all that ever ran
+        self.tasks: list[HostedProcess] = []  # all that ever ran
         self._sent_at: dict[Any, Instant] = {}  # when a message last went out
-        self.watch = Watch(self)
-        self.nodes = Nodes(self)
-        self.callers = Callers(self)
-        self.nemesis = Nemesis(self)
+        self.checker = InvariantChecker(self)
+        self.node_activity = NodeActivity(self)
+        self.clients = Clients(self)
+        self.injector = FaultInjector(self)
         self._set_up(profile)
 
-    def _set_up(self, profile: Profile) -> None:
+    def _set_up(self, profile: FaultProfile) -> None:
         for number in range(profile.nodes):
             name = NodeId(f"n{number + 1}")
             ppm = self.random.randint(-profile.node_ppm, profile.node_ppm)
             shows = self.random.randrange(10**9)
-            self.hosts[name] = Host(name, profile.slots, Clock(BEGINS, shows, ppm))
+            self.hosts[name] = NodeHost(name, profile.slots, SimulatedClock(START, shows, ppm))
             self.pool.machines[name] = PoolNode(
                 node=Node(id=name, gpu_type="H100", gpus=profile.gpus, slots=profile.slots)
             )
-            self.nodes.start_agent(self.hosts[name])
+            self.node_activity.start_agent(self.hosts[name])
         for desk in self.desks.values():
-            self.start_desk(desk)
-        self.callers.found(profile.orgs)
-        self.nemesis.begin()
-        self.after(profile.lasts, self.calm_down)
+            self.start_process(desk)
+        self.clients.create_orgs(profile.orgs)
+        self.injector.begin()
+        self.after(profile.faults_last, self.calm_down)
 
     # ----------------------------------------------------------------------- time
 
@@ -125,34 +129,34 @@ class World:
 
     def run(self) -> None:
         """Live until everything has settled; `InvariantBroken` if a promise is."""
-        while not (self.steps % 8 == 0 and self.settled):
+        while not (self.steps % 8 == 0 and self.is_settled):
             self.step()
-        self.watch.at_the_end()
+        self.checker.check_end()
 
     def step(self) -> None:
         """Let the next event happen, and check every promise that it may have touched."""
         self.at, _, handler, args = heappop(self._heap)
         self.steps += 1
-        self.told.append((self.at, handler.__name__, args))
+        self.trace.append((self.at, handler.__name__, args))
         try:
             handler(*args)
         except Crashed:
             self.counts["crash between two writes"] += 1
-        self.watch.look()
+        self.checker.check_step()
 
     def calm_down(self) -> None:
         """Nothing fails any more; everything has to settle."""
         self.failing = False
-        self.nemesis.heal_everything()
-        self.after(SETTLES, self.callers_give_up)
-        self.after(PATIENCE, self.watch.not_settled)
+        self.injector.heal_everything()
+        self.after(SETTLING_TIME, self.clients_give_up)
+        self.after(SETTLED_WITHIN, self.checker.check_settled)
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether nothing is left to do."""
         return (
             not self.failing
-            and self.callers.answered
+            and self.clients.are_answered
             and not self.pool.outbox
             and all(not org.outbox for org in self.orgs.values())
             and all(job.over for job in self.pool.jobs.values())
@@ -192,50 +196,50 @@ class World:
         """A message arrives, if somebody is there."""
         if target in self.desks:
             desk = self.desks[target]
-            if desk.up and not self._stopped(desk.paused_until, source, target, kind, body):
-                self._at_desk(desk, source, kind, body)
+            if desk.up and not self._is_stopped(desk.paused_until, source, target, kind, body):
+                self._handle_at_pool(desk, source, kind, body)
         elif target in self.orgs:
             if target not in self.down:
-                self._at_org(self.orgs[target], source, kind, body)
+                self._handle_at_org(self.orgs[target], source, kind, body)
         elif target in self.hosts:
             host = self.hosts[NodeId(target)]
             until = max(host.paused_until, host.frozen_until)
-            if host.agent and not self._stopped(until, source, target, kind, body):
-                self.nodes.hear(host, body)
+            if host.agent and not self._is_stopped(until, source, target, kind, body):
+                self.node_activity.follow_orders(host, body)
         else:
-            self.callers.hear(kind, body)
+            self.clients.receive_reply(kind, body)
 
-    def _stopped(self, until: Instant, *message: Any) -> bool:
+    def _is_stopped(self, until: Instant, *message: Any) -> bool:
         """Whether somebody is stopped, and will find the message later."""
         if until <= self.at:
             return False
         self.after(until - self.at, self.deliver, *message)
         return True
 
-    def _at_desk(self, desk: Desk, source: str, kind: str, body: Any) -> None:
+    def _handle_at_pool(self, desk: PoolProcess, source: str, kind: str, body: Any) -> None:
         if kind == "report":
             self._report(desk, body)
         elif kind == "letter":
-            work = self._work()
+            work = self._begin_transaction()
             if work is not None and pool_side.receive(work, body):
-                self._keep(desk, work)
+                self._commit(desk, work)
                 self.send(desk.name, body.org, "ack", (body.job, body.n))
         else:  # an acknowledgement
-            work = self._work()
+            work = self._begin_transaction()
             if work is not None:
                 work.acknowledge(*body)
-                self._keep(desk, work)
+                self._commit(desk, work)
 
-    def _at_org(self, org: Org, source: str, kind: str, body: Any) -> None:
+    def _handle_at_org(self, org: SimulatedOrg, source: str, kind: str, body: Any) -> None:
         now = self.org_clocks[org.id].believed(self.at)
         if now is None:
             self.counts["clock not believed"] += 1
             return
-        self.watch.touched(org)
+        self.checker.note_org(org)
         if kind == "call":
-            answer = self.callers.do(org, body, now)
+            answer = self.clients.perform(org, body, now)
             self.may_crash(org.id)
-            self.post_of_org(org)
+            self.post_to_pools(org)
             self.send(org.id, "user", "reply", (body, answer))
         elif kind == "letter":
             for _ in org_side.handle(org, body, now):
@@ -248,19 +252,19 @@ class World:
     def may_crash(self, name: str) -> None:
         """Between two transactions, or two actions of an agent, a process may die."""
         if self.failing and self.random.random() < self.profile.crash:
-            self.nemesis.crash(name)
+            self.injector.crash(name)
             raise Crashed
 
     # ----------------------------------------------------------------------- the pool
 
-    def start_desk(self, desk: Desk) -> None:
+    def start_process(self, desk: PoolProcess) -> None:
         """Start a process of the pool, with nothing in its memory."""
         desk.boot += 1
         desk.up = True
         desk.forget()
         self.after(self.random.randrange(TICK), self.tick, desk, desk.boot)
 
-    def _work(self) -> PoolTransaction | None:
+    def _begin_transaction(self) -> PoolTransaction | None:
         """A transaction of the pool; none while its clock cannot be believed (D5)."""
         now = self.pool_clock.believed(self.at)
         if now is None:
@@ -268,20 +272,20 @@ class World:
             return None
         return PoolTransaction(self.pool, now)
 
-    def _keep(self, desk: Desk, work: PoolTransaction) -> None:
+    def _commit(self, desk: PoolProcess, work: PoolTransaction) -> None:
         """Write, and send what was written for orgs; a process may die before each."""
         self.may_crash(desk.name)
-        self.watch.writing(work)
+        self.checker.note_transaction(work)
         work.keep()
         self.may_crash(desk.name)
         for (key, n), message in work.letters_new.items():
             self._post(desk, key, n, message)
 
-    def _post(self, desk: Desk, key: JobKey, n: int, message: Any) -> None:
+    def _post(self, desk: PoolProcess, key: JobKey, n: int, message: Any) -> None:
         self._sent_at[desk.name, key, n] = self.at
         self.send(desk.name, key[0], "letter", JobMessage(*key, n, message))
 
-    def tick(self, desk: Desk, boot: int) -> None:
+    def tick(self, desk: PoolProcess, boot: int) -> None:
         """A process of the pool looks around: who leads, what has run out, what is to be sent."""
         if not desk.up or desk.boot != boot:
             return
@@ -289,23 +293,23 @@ class World:
             self.after(desk.paused_until - self.at, self.tick, desk, boot)
             return
         self.after(TICK, self.tick, desk, boot)
-        work = self._work()
+        work = self._begin_transaction()
         if work is None:
             return
         epoch = pool_side.lead(work, repr(desk))
         if pool_side.expire(work):
             self.counts["leases or waits that ran out"] += 1
-        self._keep(desk, work)
+        self._commit(desk, work)
         if epoch != desk.epoch:
             self.counts["changes of leader"] += epoch is not None
             desk.epoch, desk.follower = epoch, None
         if epoch is not None and not desk.deciding:
             self._decide(desk)
         for (key, n), message in self.pool.outbox.items():
-            if self._sent_at.get((desk.name, key, n), 0) + SEND_AGAIN <= self.at:
+            if self._sent_at.get((desk.name, key, n), 0) + RESEND_AFTER <= self.at:
                 self._post(desk, key, n, message)
 
-    def _decide(self, desk: Desk) -> None:
+    def _decide(self, desk: PoolProcess) -> None:
         """The leader catches up with what has happened and plans; it writes a moment later."""
         fresh = desk.follower is None
         follower = desk.follower = desk.follower or ClusterMirror(self.policy, self.pool.now)
@@ -322,7 +326,9 @@ class World:
                 desk.paused_until = self.at + self.random.randrange(15 * SECOND)
             self.after(span, self.write, desk, desk.boot, desk.epoch, decisions)
 
-    def write(self, desk: Desk, boot: int, epoch: int, decisions: tuple[Decision, ...]) -> None:
+    def write(
+        self, desk: PoolProcess, boot: int, epoch: int, decisions: tuple[Decision, ...]
+    ) -> None:
         """The leader writes what it has decided, if nothing stands against it by now."""
         if not desk.up or desk.boot != boot:
             return
@@ -330,42 +336,42 @@ class World:
             self.after(desk.paused_until - self.at, self.write, desk, boot, epoch, decisions)
             return
         desk.deciding = False
-        work = self._work()
+        work = self._begin_transaction()
         denied = [Denied.NODE_SILENT] if work is None else self._write(desk, work, epoch, decisions)
         if denied:
             self.counts.update(f"denied: {why}" for why in denied)
             desk.follower = None  # it has carried out what did not happen
 
     def _write(
-        self, desk: Desk, work: PoolTransaction, epoch: int, decisions: tuple[Decision, ...]
+        self, desk: PoolProcess, work: PoolTransaction, epoch: int, decisions: tuple[Decision, ...]
     ) -> list[Denied]:
         written = pool_side.write(work, epoch, decisions)
         if written.placed or written.asked:
-            self.watch.deciding(epoch)
-        self._keep(desk, work)
+            self.checker.note_decision(epoch)
+        self._commit(desk, work)
         self.counts["attempts placed"] += len(written.placed)
         self.counts["preemptions"] += len(written.asked)
         if desk.follower is not None:
             desk.follower.placed(written.placed)
         return list(written.denied)
 
-    def _report(self, desk: Desk, told: NodeReport) -> None:
-        work = self._work()
+    def _report(self, desk: PoolProcess, told: NodeReport) -> None:
+        work = self._begin_transaction()
         if work is None:
             return
         orders = reports.report(work, told)
         if orders is None:
             self.counts["report no newer than the last"] += 1
             return
-        self._keep(desk, work)
+        self._commit(desk, work)
         self.send(desk.name, told.node, "orders", orders)
 
     # ----------------------------------------------------------------------- orgs
 
-    def post_of_org(self, org: Org) -> None:
+    def post_to_pools(self, org: SimulatedOrg) -> None:
         """Send what an org has for the pool and has not sent a moment ago."""
         for (job, n), message in org.outbox.items():
-            if self._sent_at.get((org.id, job, n), 0) + SEND_AGAIN <= self.at:
+            if self._sent_at.get((org.id, job, n), 0) + RESEND_AFTER <= self.at:
                 self._sent_at[org.id, job, n] = self.at
                 target = self.random.choice(("p1", "p2"))
                 self.send(org.id, target, "letter", JobMessage(org.id, job, n, message))
@@ -377,35 +383,35 @@ class World:
             return
         org, now = self.orgs[name], self.org_clocks[name].believed(self.at)
         if self.profile.mixed and now is not None:
-            self.watch.touched(org)
-            for what in upkeep(org, now):
+            self.checker.note_org(org)
+            for what in run_upkeep(org, now):
                 self.counts[what] += 1
                 self.may_crash(name)
-        self.post_of_org(org)
+        self.post_to_pools(org)
 
     # ----------------------------------------------------------------------- what is planned
 
-    def callers_ask(self, call: Call) -> None:
+    def client_asks(self, call: ClientCall) -> None:
         """A user asks."""
-        self.callers.ask(call)
+        self.clients.send_call(call)
 
-    def callers_give_up(self) -> None:
+    def clients_give_up(self) -> None:
         """Users withdraw what nobody has credits for; operators look at how attempts have ended."""
-        self.callers.give_up()
-        self.callers.correct_ends()
+        self.clients.give_up()
+        self.clients.correct_ends()
 
-    def fault(self) -> None:
+    def inject_fault(self) -> None:
         """Something fails."""
-        self.nemesis.strike()
+        self.injector.inject()
 
-    def back(self, name: str) -> None:
+    def restart(self, name: str) -> None:
         """What was down is started again."""
-        self.nemesis.back(name)
+        self.injector.restart(name)
 
     def heal(self, links: list[tuple[str, str]]) -> None:
         """Links work again."""
         self.blocked.difference_update(links)
 
-    def put_right(self, clock: Clock) -> None:
+    def set_clock_right(self, clock: SimulatedClock) -> None:
         """A clock is put right again."""
-        clock.put(0)
+        clock.set_offset(0)
