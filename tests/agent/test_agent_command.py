@@ -15,8 +15,9 @@ from bursar.core import leases
 from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.instant import MINUTE
 from bursar.core.messages import Why
-from tests.support.agent_node import eventually, python
+from tests.support.agent_node import python
 from tests.support.agent_pool import OverHttp, RealPool
+from tests.support.patience import eventually
 
 APPENDS = """
 import os, sys, time

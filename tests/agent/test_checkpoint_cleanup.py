@@ -13,7 +13,7 @@ from bursar.agent.local.files import write
 from bursar.agent.logs import Logs
 from bursar.agent.transport import Owner, Unheard
 from bursar.wire.agents import LogRequest
-from tests.support.agent_node import eventually
+from tests.support.patience import eventually
 
 HOUR = 3_600.0
 KIB = 1024

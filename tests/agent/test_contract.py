@@ -8,7 +8,8 @@ from pathlib import Path
 from bursar.agent.clock import running_time
 from bursar.core.dispatch.state import Exit
 from bursar.core.instant import MINUTE
-from tests.support.agent_node import Bench, eventually, order, python
+from tests.support.agent_node import Bench, order, python
+from tests.support.patience import eventually
 
 PAGE = Path(__file__).parents[2] / "docs" / "agent.md"
 

@@ -9,7 +9,8 @@ from bursar.agent import logs as shipping
 from bursar.agent.logs import Logs, whole_characters
 from bursar.agent.transport import Refused, Unheard
 from bursar.wire.agents import LOG_MAX, LogRequest
-from tests.support.agent_node import Bench, eventually, order, python
+from tests.support.agent_node import Bench, order, python
+from tests.support.patience import eventually
 
 
 class Shelf:

@@ -19,8 +19,9 @@ from bursar.core.dispatch.state import Exit, JobKey
 from bursar.core.instant import HOUR, MILLISECOND
 from bursar.core.messages import Why
 from bursar.core.scheduling.model.nodes import Piece
-from tests.support.agent_node import N1, eventually, python
+from tests.support.agent_node import N1, python
 from tests.support.agent_pool import InMemory, RealPool, is_news
+from tests.support.patience import eventually
 
 EVERY = 200 * MILLISECOND
 # Counts to ten, one step in each file; begins after the last that is there.

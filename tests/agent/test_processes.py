@@ -17,7 +17,8 @@ from bursar.core.dispatch.agent import Process
 from bursar.core.dispatch.state import Exit
 from bursar.core.instant import MINUTE, SECOND
 from bursar.core.scheduling.model.nodes import Piece
-from tests.support.agent_node import N1, Bench, eventually, is_running, order, python
+from tests.support.agent_node import N1, Bench, is_running, order, python
+from tests.support.patience import eventually
 
 SLEEPS = python("import time\nprint('up', flush=True)\ntime.sleep(600)")
 WAITS = python("import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)")

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.support.api_service import Process, Tenant, new_key, new_tenant, refused
-from tests.support.embedded_guests import eventually
+from tests.support.patience import eventually
 from tests.support.webhook_orgs import World
 from tests.support.webhook_receiver import Receiver
 

@@ -1,6 +1,5 @@
 """Arrays of jobs over HTTP: one request, one hold, elements that are jobs (M1, S9)."""
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,8 +17,8 @@ from tests.api.test_jobs import (
     submitted,
 )
 from tests.api.test_jobs import funded as funded  # a fixture
-from tests.support.api_service import Caller, Process, Tenant, new_tenant, refused, within
-from tests.support.embedded_guests import PATIENCE_S
+from tests.support.api_service import Caller, Process, Tenant, new_tenant, refused
+from tests.support.patience import eventually
 from tests.support.pool_messages import Pool, pooling
 
 
@@ -37,14 +36,14 @@ def elements(tenant: Tenant, array: str, query: str = "") -> list[Any]:
 
 
 def begun(tenant: Tenant, pool: Pool, array: str, many: int) -> list[Any]:
-    """The elements that live, once there are so many: whoever delivers lets them begin."""
-    until = time.monotonic() + PATIENCE_S
-    while time.monotonic() < until:
+    """The elements that live, once there are so many."""
+
+    def look() -> list[Any] | None:
         pool.jobs.advance_arrays(tenant.id)
-        found = [one for one in elements(tenant, array) if one["ended_at"] is None]
-        if len(found) == many:
-            return found
-    raise AssertionError(f"{many} should have begun")
+        alive = [element for element in elements(tenant, array) if element["ended_at"] is None]
+        return alive if len(alive) == many else None
+
+    return eventually(look, f"{many} elements have begun")
 
 
 def test_an_array_is_one_job_with_elements(funded: Tenant, pool: Pool) -> None:
@@ -113,7 +112,7 @@ def test_an_array_is_cancelled_as_a_whole(funded: Tenant, pool: Pool) -> None:
     answer = funded.caller.post(f"/jobs/{array}/cancel")
     assert (202, True) == (answer.status_code, answer.json()["cancelling"])
     # The service's own pool has never begun with it, and lets it go.
-    assert within(PATIENCE_S, lambda: shown(funded, array)["state"] == "cancelled")
+    eventually(lambda: shown(funded, array)["state"] == "cancelled")
     assert "cancelled" == shown(funded, one["id"])["state"]
     assert 1 == len(elements(funded, array))
     assert 100 * CREDIT == funded.balance()["spendable_micros"]
@@ -127,7 +126,7 @@ def test_an_array_is_cancelling_until_its_last_element_is_over(funded: Tenant, p
     told.started()
     cancels = [funded.caller.post(f"/jobs/{array}/cancel").json()["cancelling"] for _ in "ab"]
     told.ended(Why.CANCELLED, 60)
-    assert within(PATIENCE_S, lambda: shown(funded, array)["ended_at"] is not None)
+    eventually(lambda: shown(funded, array)["ended_at"] is not None)
     cancels.append(funded.caller.post(f"/jobs/{array}/cancel").json()["cancelling"])
 
     assert [True, True, False] == cancels

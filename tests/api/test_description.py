@@ -14,8 +14,8 @@ from schemathesis.specs.openapi import checks
 from bursar.wire.pools import NAME
 from tests.api.test_tenants import inhabited
 from tests.support.api_service import Caller, Process, Tenant, new_key, new_tenant
-from tests.support.embedded_guests import PATIENCE_S
 from tests.support.openapi_checks import DESCRIPTION, new_schema
+from tests.support.patience import PATIENCE_S
 from tests.support.pool_messages import POOL
 
 EXAMPLES: Final = 8  # random requests for each route and caller, after those for each rule

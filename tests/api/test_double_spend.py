@@ -17,7 +17,7 @@ import pytest
 
 from tests.api.conftest import Deployment
 from tests.support.api_service import Caller, Process, Tenant, new_tenant, verify
-from tests.support.embedded_guests import PATIENCE_S, eventually
+from tests.support.patience import PATIENCE_S, eventually
 
 SEED: Final = 20_261_116
 KILLS: Final = 4

@@ -9,8 +9,8 @@ import pytest
 
 from bursar.core.messages import Corrected, EndClass, Enqueue, HoldGrew, Why
 from bursar.store.jobs.outbox import message_of
-from tests.support.api_service import RANDOM_ID, Process, Tenant, new_id, refused, within
-from tests.support.embedded_guests import PATIENCE_S
+from tests.support.api_service import RANDOM_ID, Process, Tenant, new_id, refused
+from tests.support.patience import PATIENCE_S, eventually
 from tests.support.pool_messages import POOL, Pool, pooling
 from tests.support.webhook_receiver import Receiver
 
@@ -330,7 +330,7 @@ def test_a_quota_bounds_what_waits(funded: Tenant) -> None:
         "found_count": 1,
     } == said["figures"]
     funded.caller.post(f"/jobs/{first}/cancel")
-    assert within(30, lambda: shown(funded, first)["state"] == "cancelled")
+    eventually(lambda: shown(funded, first)["state"] == "cancelled")
     large = ask(funded, gpus={"types": ["H100"], "count": 5})
     refused(funded.caller.post("/jobs", large), 409, "quota_exceeded")
     submitted(funded)
@@ -408,7 +408,7 @@ def test_a_waiting_job_is_cancelled_when_its_pool_lets_it_go(funded: Tenant) -> 
 
     assert (202, {"id": job, "cancelling": True}) == (first.status_code, first.json())
     assert 202 == again.status_code
-    assert within(30, lambda: shown(funded, job)["state"] == "cancelled")
+    eventually(lambda: shown(funded, job)["state"] == "cancelled")
     gone = shown(funded, job)
     assert ("cancelled", False, 0) == (gone["why"], gone["cancelling"], gone["held_micros"])
     late = funded.caller.post(f"/jobs/{job}/cancel")
@@ -680,7 +680,7 @@ def test_an_org_has_so_many_streams_and_no_more(funded: Tenant) -> None:
         with Watcher(funded, job) as again:
             return again.status == 200
 
-    assert within(5, is_open)
+    eventually(is_open)
 
 
 def test_a_corrected_step_says_nothing_of_other_attempts(funded: Tenant, pool: Pool) -> None:

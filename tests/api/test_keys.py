@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import httpx2
@@ -16,19 +17,11 @@ from bursar.service.keys import DEPLOYMENT, KIND, Key, format_key
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.secrets import FILE
 from tests.api.conftest import Deployment
-from tests.support.api_service import (
-    TENANT,
-    Caller,
-    Process,
-    Tenant,
-    new_id,
-    new_key,
-    refused,
-    within,
-)
+from tests.support.api_service import TENANT, Caller, Process, Tenant, new_id, new_key, refused
 from tests.support.databases import connected
+from tests.support.patience import eventually
 
-KNOWN_S = 5.0  # within so long every process knows what became of a key
+KNOWN_S = 30.0  # five seconds on a quiet machine
 
 
 def as_seen(url: str, authorization: str | None) -> httpx2.Response:
@@ -184,14 +177,16 @@ def test_an_old_secret_counts_until_the_overlap_is_over(
     first = tenant.caller.made(f"/keys/{key['id']}/rotate", {"overlap_seconds": 3_600})
     for process in (service, other_service):
         # At once, or in a tenth of a second where the key was looked up just before.
-        assert within(KNOWN_S, lambda: opens(process, first["key"])), "a new secret must count"  # noqa: B023
+        eventually(
+            partial(opens, process, first["key"]), "a new secret must count", patience_s=KNOWN_S
+        )
         assert opens(process, key["key"])
     second = tenant.caller.made(f"/keys/{key['id']}/rotate", {"overlap_seconds": 0})
     assert opens(service, second["key"])
-    assert within(KNOWN_S, lambda: opens(other_service, second["key"]))
+    eventually(lambda: opens(other_service, second["key"]), patience_s=KNOWN_S)
     assert not opens(service, first["key"])
     assert not opens(service, key["key"])
-    assert within(KNOWN_S, lambda: not opens(other_service, first["key"]))
+    eventually(lambda: not opens(other_service, first["key"]), patience_s=KNOWN_S)
 
 
 def test_a_revoked_key_is_over_everywhere_within_seconds(
@@ -204,7 +199,7 @@ def test_a_revoked_key_is_over_everywhere_within_seconds(
     assert 200 == tenant.caller.delete(f"/keys/{key['id']}").status_code
 
     assert not opens(service, key["key"])
-    assert within(KNOWN_S, lambda: not opens(other_service, key["key"]))
+    eventually(lambda: not opens(other_service, key["key"]), patience_s=KNOWN_S)
 
 
 def test_what_keys_do_is_in_the_events_of_their_org(tenant: Tenant) -> None:

@@ -9,7 +9,8 @@ import pytest
 from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.core.scheduling.model.policy_file import parse_policy
 from tests.api.test_pools import Worker, payer, pool, working  # noqa: F401 (fixtures)
-from tests.support.api_service import Caller, Process, Tenant, refused, within
+from tests.support.api_service import Caller, Process, Tenant, refused
+from tests.support.patience import eventually
 
 JOB = {"command": ["true"], "gpus": {"count": 1, "types": ["H100"]}, "max_run_seconds": 60}
 
@@ -159,7 +160,7 @@ def test_both_processes_decide_by_a_new_policy(
     assert [7] == weights(operator, pool)
     other = Caller(other_service.url, operator.key)
     try:
-        assert within(20, lambda: [7] == weights(other, pool))
+        eventually(lambda: [7] == weights(other, pool))
         assert other.get(path).json()["in_force"]
     finally:
         other.close()
@@ -191,9 +192,9 @@ def test_a_ceiling_of_a_place_holds_and_is_told(
 
     waits = next(job for job in jobs if job != lease["job"])
 
-    assert within(10, lambda: "ceiling" in reasons(payer, waits))
+    eventually(lambda: "ceiling" in reasons(payer, waits))
     operator.ask("PUT", path, {})
-    assert within(10, lambda: 2 == len(node.report(at(lease))["leases"]))
+    eventually(lambda: 2 == len(node.report(at(lease))["leases"]))
 
 
 def at(lease: dict[str, Any]) -> dict[str, Any]:
@@ -215,14 +216,14 @@ def test_a_job_over_a_quota_waits_until_there_is_room(
     jobs = [submitted(payer, pool) for _ in range(2)]
     [lease] = node.leases()
     waits = next(job for job in jobs if job != lease["job"])
-    assert within(10, lambda: "ceiling" in reasons(payer, waits))
+    eventually(lambda: "ceiling" in reasons(payer, waits))
     [blocker] = payer.caller.get(f"/jobs/{waits}/why").json()["blockers"]
     assert f"quota {quota['id']}" == blocker["figures"]["at"]
 
     more = {"account_id": payer.account, "gpus_max": 2}
     assert 200 == payer.caller.ask("PUT", f"/quotas/{quota['id']}", more).status_code
 
-    assert within(10, lambda: 2 == len(node.report(at(lease))["leases"]))
+    eventually(lambda: 2 == len(node.report(at(lease))["leases"]))
 
 
 @pytest.mark.parametrize(

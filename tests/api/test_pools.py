@@ -14,8 +14,9 @@ from bursar.core.dispatch.reports import NodeReport
 from bursar.core.messages import Withdraw
 from bursar.core.value import replace
 from tests.api.conftest import Deployment
-from tests.support.api_service import Caller, Process, Tenant, new_tenant, refused, verify, within
+from tests.support.api_service import Caller, Process, Tenant, new_tenant, refused, verify
 from tests.support.dispatch_pool import N1, ran, running
+from tests.support.patience import eventually
 
 NODE = {"gpu_type": "H100", "gpus": 2}
 
@@ -70,7 +71,7 @@ class Worker:
 
     def leases(self, *readings: dict[str, Any]) -> list[dict[str, Any]]:
         """Its leases, once there are any."""
-        assert within(60, lambda: self.report(*readings)["leases"])
+        eventually(lambda: self.report(*readings)["leases"])
         found: list[dict[str, Any]] = self.report(*readings)["leases"]
         return found
 
@@ -134,11 +135,11 @@ def test_a_job_runs_from_submission_to_settlement(payer: Tenant, worker: Worker,
     [order] = worker.leases()
     fence = order["fence"]
     worker.report({"fence": fence, "run_ms": 0})
-    assert within(20, lambda: state(payer, job)["state"] == "running")
+    eventually(lambda: state(payer, job)["state"] == "running")
     time.sleep(0.1)  # run time beyond what has passed would be clamped
     worker.report({"fence": fence, "run_ms": 50, "exit": "done", "exit_code": 0})
 
-    assert within(20, lambda: state(payer, job)["state"] == "succeeded")
+    eventually(lambda: state(payer, job)["state"] == "succeeded")
     told = state(payer, job)
     assert (50, 0, 0) == (told["spent_micros"], told["held_micros"], told["exit_code"])
     assert [] == worker.report({"fence": fence, "run_ms": 50, "exit": "done"})["leases"]
@@ -157,7 +158,7 @@ def test_an_operator_corrects_who_answers_for_an_end(
     refused(operator.post(f"/jobs/{job}/correct", ask), 409, "job_not_finished")
     time.sleep(0.1)  # run time beyond what has passed would be clamped
     worker.report({"fence": fence, "run_ms": 50, "saved_ms": 20, "exit": "failed", "exit_code": 1})
-    assert within(20, lambda: state(payer, job)["state"] == "failed")
+    eventually(lambda: state(payer, job)["state"] == "failed")
     assert (50, "user") == (state(payer, job)["spent_micros"], state(payer, job)["end_class"])
 
     refused(payer.caller.post(f"/jobs/{job}/correct", ask), 403, "forbidden")
@@ -176,7 +177,7 @@ def test_an_operator_corrects_who_answers_for_an_end(
         found = [one for one in steps if one["why"] == "corrected"]
         return found[-1] if len(found) == times else None
 
-    assert within(20, lambda: corrected(1) is not None)
+    eventually(lambda: corrected(1) is not None)
     step = corrected(1)
     assert step is not None
     assert ("failed", 1, "platform", 20) == (
@@ -185,7 +186,7 @@ def test_an_operator_corrects_who_answers_for_an_end(
     assert ("platform", "failed") == (state(payer, job)["end_class"], state(payer, job)["why"])
 
     operator.post(f"/jobs/{job}/correct", {**ask, "end_class": "user"})
-    assert within(20, lambda: corrected(2) is not None)
+    eventually(lambda: corrected(2) is not None)
     assert (50, "user") == (state(payer, job)["spent_micros"], state(payer, job)["end_class"])
     balance = payer.caller.get(f"/accounts/{payer.account}/balance").json()
     assert 10**9 - 50 == balance["spendable_micros"]
@@ -234,7 +235,7 @@ def test_a_node_speaks_for_itself_alone(
     worker.report()
     other.report()
     both = (worker, other)
-    assert within(20, lambda: any(one.report()["leases"] for one in both))
+    eventually(lambda: any(one.report()["leases"] for one in both))
     holder, stranger = sorted(both, key=lambda one: not one.report()["leases"])
     fence = holder.leases()[0]["fence"]
     holder.report({"fence": fence, "run_ms": 0})
@@ -270,7 +271,7 @@ def test_a_drained_node_gets_no_more_jobs(
     def why() -> Any:
         return payer.caller.get(f"/jobs/{job}/why").json()["told"]
 
-    assert within(20, lambda: any("draining" in line for line in why())), "once it has arrived"
+    eventually(lambda: any("draining" in line for line in why()), "once it has arrived")
     assert "queued" == state(payer, job)["state"]
     operator.post(f"{worker.path}/state", {"state": "ready"})
     worker.leases()
@@ -285,16 +286,16 @@ def test_who_has_begun_where_no_node_is_left_is_told_what_can_be_done(
     worker.report()
     [order] = worker.leases()
     worker.report({"fence": order["fence"], "run_ms": 0})
-    assert within(20, lambda: state(payer, job)["state"] == "running")
+    eventually(lambda: state(payer, job)["state"] == "running")
     operator.post(f"{worker.path}/state", {"state": "draining"})
     worker.report({"fence": order["fence"], "run_ms": 1, "exit": "gone"})
-    assert within(20, lambda: state(payer, job)["state"] == "queued")
+    eventually(lambda: state(payer, job)["state"] == "queued")
     assert 200 == worker.register(gpu_type="A100", gpus=2).status_code
 
     def told() -> Any:
         return payer.caller.get(f"/jobs/{job}/why").json()["told"]
 
-    assert within(20, lambda: "- no node has H100" in told())
+    eventually(lambda: "- no node has H100" in told())
     [line] = [line for line in told() if line.startswith(f"no node of pool {pool} can run it")]
     assert "it has begun there, and so goes to no other: an operator can add" in line
     assert line.endswith(f"else it ends with its hold at {state(payer, job)['hold_expires_at']}")
@@ -326,7 +327,7 @@ def test_why_a_job_waits_names_no_other_orgs(
         rates = [{"gpu_type": "H100", "micros_per_gpu_hour": 3_600_000}]
         operator.made("/prices", {"org_id": other.id, "rates": rates})
         waiting = submit(other, pool, gpus={"count": 2, "types": ["H100"]})
-        assert within(20, lambda: other.caller.get(f"/jobs/{waiting}/why").json()["holders"])
+        eventually(lambda: other.caller.get(f"/jobs/{waiting}/why").json()["holders"])
 
         seen = other.caller.get(f"/jobs/{waiting}/why")
         order_seen = other.caller.get(f"/pools/{pool}/explain")
@@ -377,9 +378,9 @@ def test_a_cancelled_job_is_asked_to_stop(payer: Tenant, worker: Worker, pool: s
     worker.report({"fence": fence, "run_ms": 0})
     payer.caller.post(f"/jobs/{job}/cancel")
 
-    assert within(20, lambda: worker.report({"fence": fence, "run_ms": 0})["leases"][0]["stop"])
+    eventually(lambda: worker.report({"fence": fence, "run_ms": 0})["leases"][0]["stop"])
     worker.report({"fence": fence, "run_ms": 1, "exit": "stopped", "exit_code": 143})
-    assert within(20, lambda: state(payer, job)["state"] == "cancelled")
+    eventually(lambda: state(payer, job)["state"] == "cancelled")
 
 
 def test_another_process_knows_what_this_one_has_written(
@@ -400,8 +401,8 @@ def test_another_process_knows_what_this_one_has_written(
         )
         return told.status_code == 200 and bool(told.json()["orders"]["leases"])
 
-    assert within(20, reported)
-    assert within(20, lambda: state(payer, job)["state"] == "running")
+    eventually(reported)
+    eventually(lambda: state(payer, job)["state"] == "running")
 
 
 def test_operators_read_what_was_decided(

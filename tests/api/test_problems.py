@@ -13,7 +13,7 @@ import bursar
 from bursar.core.refusal import Code
 from bursar.wire.problems import HTTP_PROBLEMS, PROBLEMS, RULE_PROBLEMS
 from tests.support.api_service import RANDOM_ID, Caller, Process, Tenant, refused
-from tests.support.embedded_guests import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 SOURCE = Path(bursar.__file__).parent
 MEMBERS = {"type", "title", "status", "code", "detail", "remedy"}

@@ -8,7 +8,8 @@ from uuid import uuid4
 import pytest
 
 from tests.api.test_pools import Worker, working
-from tests.support.api_service import Caller, Tenant, new_tenant, refused, within
+from tests.support.api_service import Caller, Tenant, new_tenant, refused
+from tests.support.patience import eventually
 
 HOUR_MICROS = 3_600_000
 
@@ -145,7 +146,7 @@ def test_credits_for_a_type_that_no_pool_has_are_no_credits(stage: Stage) -> Non
     def told() -> Any:
         return stage.submit(org, gpus=gpus, dry_run=True).json()
 
-    assert within(20, lambda: told()["pool"] == pool)
+    eventually(lambda: told()["pool"] == pool)
     assert ["insufficient_credits"] == [one["code"] for one in told()["forbidden"]]
     before = org.caller.get("/balance").json()
     figures = refused(stage.submit(org, gpus=gpus), 402, "insufficient_credits")["figures"]
@@ -176,7 +177,7 @@ def test_credits_for_a_type_whose_nodes_are_drained_are_credits(stage: Stage) ->
             waits = "cannot be used yet" in (quote.json()["pool_why"] or "")
             return waits and both.json()["pool_why"] == f"{dear} is free"
 
-        assert within(20, only_the_dear_one_can_be_used)
+        eventually(only_the_dear_one_can_be_used)
         made = stage.submit(org, gpus=gpus)
 
     assert 202 == made.status_code, made.text
@@ -210,7 +211,7 @@ def test_what_no_pool_could_ever_run_is_refused_before_anything_is_held(stage: S
     stage.operator.ask("PUT", f"/pools/{pool}/scaling", {"offers": []})
 
     assert 200 == stage.node_of(pool).register(gpu_type="H100", gpus=2).status_code
-    assert within(20, lambda: stage.submit(org, dry_run=True).json()["forbidden"])
+    eventually(lambda: stage.submit(org, dry_run=True).json()["forbidden"])
     refused(stage.submit(org), 422, "never_fits")
     again = stage.submit(org, "first")
     assert (202, first.content) == (again.status_code, again.content)
@@ -226,7 +227,7 @@ def test_a_pool_whose_nodes_are_drained_is_the_last_choice(stage: Stage) -> None
         quote = stage.submit(org, dry_run=True).json()
         return bool(quote["pool"] == pool and "cannot be used yet" in quote["pool_why"])
 
-    assert within(20, waits)
+    eventually(waits)
     assert 202 == stage.submit(org).status_code
 
 
@@ -241,7 +242,7 @@ def test_an_org_that_floods_a_pool_meets_its_own_bound_first(stage: Stage) -> No
     pool = stage.pool("a", 1)
     bounded(stage, pool, queue_max=3)
     flooder, other = stage.org(), stage.org()
-    assert within(20, lambda: _turned(stage, flooder, pool))
+    eventually(lambda: _turned(stage, flooder, pool))
     found = stage.submit(flooder, pool=pool)
 
     told = refused(found, 429, "queue_full")["figures"]
@@ -262,7 +263,7 @@ def test_an_array_that_no_queue_has_room_for_is_not_told_to_come_again(stage: St
     def bound() -> bool:
         return bool(stage.submit(first, pool=pool, array={"count": 5}).status_code == 429)
 
-    assert within(20, bound)
+    eventually(bound)
     found = stage.submit(org, pool=pool, array={"count": 5})
     told = refused(found, 429, "queue_full")["figures"]
     assert (3, None) == (told["most"], told["retry_after_seconds"])
@@ -279,7 +280,7 @@ def test_an_org_that_submits_too_fast_is_told_when_it_may_again(stage: Stage) ->
     pool = stage.pool("a")
     bounded(stage, pool, rate_per_minute=20)
     org, other = stage.org(), stage.org()
-    assert within(20, lambda: _turned(stage, org, pool))
+    eventually(lambda: _turned(stage, org, pool))
     found = stage.submit(org, pool=pool)
 
     told = refused(found, 429, "too_fast")["figures"]

@@ -24,8 +24,9 @@ from tests.api.test_pools import (  # noqa: F401 (fixtures)
     worker,
     working,
 )
-from tests.support.api_service import Caller, Process, Tenant, refused, within
+from tests.support.api_service import Caller, Process, Tenant, refused
 from tests.support.databases import connected
+from tests.support.patience import eventually
 
 OFFER = {
     "name": "h100-spot",
@@ -178,7 +179,7 @@ def test_a_bad_node_gets_no_more_jobs_until_an_operator_says_so(
         assert ("quarantined", "ready") == (found["n1"]["state"], found["n1"]["operators_state"])
         assert 0 < found["n1"]["quarantine_ms_left"] <= 300_000
         job = submit(payer, pool)
-        assert within(20, lambda: "quarantined" in payer.caller.get(f"/jobs/{job}/why").text)
+        eventually(lambda: "quarantined" in payer.caller.get(f"/jobs/{job}/why").text)
 
         told = operator.ask("POST", f"/pools/{pool}/nodes/n1/state", {"state": "ready"}).json()
         assert ("ready", 0) == (told["state"], told["quarantine_ms_left"])
@@ -195,7 +196,7 @@ def test_a_node_is_told_which_of_its_jobs_are_over_and_how_far_others_are(
     other.report()
     job = submit(payer, pool, gpus={"count": 2, "types": ["H100"]})
     worker.report()
-    assert within(20, lambda: worker.report()["leases"] + other.report()["leases"])
+    eventually(lambda: worker.report()["leases"] + other.report()["leases"])
     node, stranger = (worker, other) if worker.report()["leases"] else (other, worker)
     [lease] = node.leases()
     name = {"org": payer.id, "job": job}
@@ -207,7 +208,7 @@ def test_a_node_is_told_which_of_its_jobs_are_over_and_how_far_others_are(
     assert 250_000 == payer.caller.get(f"/jobs/{job}/logs").json()["progress_ppm"]
     assert {"jobs": []} == node.caller.post(f"{node.path}/over", ask).json()
     node.report({"fence": lease["fence"], "run_ms": 0, "exit": "done", "exit_code": 0})
-    assert within(20, lambda: state(payer, job)["state"] == "succeeded")
+    eventually(lambda: state(payer, job)["state"] == "succeeded")
 
     [told] = node.caller.post(f"{node.path}/over", ask).json()["jobs"]
     assert name == {key: told[key] for key in name}

@@ -48,8 +48,8 @@ from tests.api.test_tenants import inhabited
 from tests.support.api_requests import NOBODYS, REQUESTS
 from tests.support.api_service import PROGRAM, Caller, Process, Tenant, new_id, new_tenant, refused
 from tests.support.databases import connected
-from tests.support.embedded_guests import PATIENCE_S
 from tests.support.openapi_checks import DESCRIPTION
+from tests.support.patience import PATIENCE_S
 from tests.support.pool_messages import POOL
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from uvicorn.server import ServerState
 from bursar.api import http_protocol
 from tests.api.conftest import Deployment
 from tests.support.api_service import PROGRAM, Process, Tenant, new_key
-from tests.support.embedded_guests import PATIENCE_S, eventually
+from tests.support.patience import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.slow  # they wait for those who do not come
 

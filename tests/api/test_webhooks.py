@@ -17,7 +17,7 @@ from tests.support.api_service import (
     refused,
 )
 from tests.support.databases import new_state
-from tests.support.embedded_guests import eventually
+from tests.support.patience import eventually
 from tests.support.webhook_orgs import World
 from tests.support.webhook_receiver import Receiver
 

@@ -9,7 +9,8 @@ from typing import Final
 
 from tests.chaos.line import BOTH, Line, Way
 from tests.chaos.programs import FAKETIME, Program, guards_in, signal_to
-from tests.chaos.world import TAKEOVER_S, Stuck, World, eventually
+from tests.chaos.world import TAKEOVER_S, World
+from tests.support.patience import Stuck, eventually
 
 SOON_S: Final = 5.0
 Fault = Callable[[World], None]

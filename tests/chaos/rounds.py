@@ -14,8 +14,9 @@ from tests.chaos.checks import audited, books_of, runs_in, wrong
 from tests.chaos.faults import FAULTS
 from tests.chaos.programs import Program
 from tests.chaos.tenants import POOL
-from tests.chaos.world import Stuck, World, deployed, eventually
+from tests.chaos.world import World, deployed
 from tests.support.databases import connected
+from tests.support.patience import Stuck, eventually
 
 PROGRESS_S: Final = 1.5  # that a fault waits for somebody to be at work
 ARMED_S: Final = 4.0  # that a process has to come to the points it is armed with

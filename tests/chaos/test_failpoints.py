@@ -11,7 +11,7 @@ import pytest
 
 from bursar import failpoints
 from tests.chaos.programs import state_of
-from tests.chaos.world import eventually
+from tests.support.patience import eventually
 
 SOURCE = Path(failpoints.__file__).parent
 THRICE = (

@@ -31,6 +31,7 @@ from tests.chaos.nursery import Nursery
 from tests.chaos.programs import FAKETIME, Clock, Points, Program, end_all_in
 from tests.chaos.tenants import POOL, POOR, PRICES, RICH, TIERS, Score, Tenant
 from tests.support.database_proxy import LOOPBACK
+from tests.support.patience import eventually
 from tests.support.postgres import Cluster, migrated_cluster
 
 SERVICES: Final = 2
@@ -38,27 +39,12 @@ NODES: Final = {"n1": "8xH100", "n2": "8xH100", "n3": "8xA100"}
 # Each node has a clock of its own, minutes off the others'.
 OFF_S: Final = {"n1": 0, "n2": 420, "n3": 180}
 WALL: Final = {"n1": "-4m", "n2": "+0", "n3": "+5m"}
-PATIENCE_S: Final = 120.0  # for anything that has to happen
 TAKEOVER_S: Final = 20.0  # that a process which stands still is left so, for another to lead
 STILL_S: Final = 3.0  # or as long as this, if it is no leader
 SECRET: Final = "chaos" * 8
 SERVICE_MODULES: Final = ("bursar.cli.app", "bursar.cli.up", "bursar.service.ledger.rebuild")
 AGENT_MODULES: Final = ("bursar.cli.app", "bursar.cli.commands.agent", "httpx2")
 SETTINGS: Final = {"max_connections": "120"}
-
-
-class Stuck(AssertionError):
-    """Something that had to happen did not."""
-
-
-def eventually(true: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
-    """Wait until something is true; what it is."""
-    give_up_at = time.monotonic() + patience_s
-    while not (found := true()):
-        if time.monotonic() > give_up_at:
-            raise Stuck(f"after {patience_s:.0f} s it is still not true that {what}")
-        time.sleep(0.1)
-    return found
 
 
 @dataclass

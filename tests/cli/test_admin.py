@@ -27,7 +27,7 @@ from bursar.store import database
 from bursar.store.ledger.writer import freeze
 from bursar.store.sql.connection import Connection, money_time
 from tests.support.databases import connected, migrated, new_org, new_state
-from tests.support.embedded_guests import eventually
+from tests.support.patience import eventually
 
 SECRET = "s3cret-of-nobody"
 LOOKING = (["ledger", "verify"], ["ledger", "rebuild"], ["ledger", "rebuild", "--repair"])

@@ -31,7 +31,7 @@ from bursar.cli.problems import exit_code
 from bursar.wire.problems import PROBLEMS
 from tests.support.api_service import PROGRAM, RANDOM_ID, Process
 from tests.support.databases import new_state
-from tests.support.embedded_guests import eventually
+from tests.support.patience import eventually
 from tests.support.scripted_server import Reply, problem, scripted
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "cli.md"

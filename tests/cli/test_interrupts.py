@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from bursar.cli.interrupts import INTERRUPTED
-from tests.support.embedded_guests import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 BEGINNING = """
 import ctypes, os, operator, signal, sys, time

@@ -26,9 +26,9 @@ from tests.cli.test_client_commands import (  # noqa: F401 (fixtures)
     operator,
     running,
 )
-from tests.support.api_service import PROGRAM, RANDOM_ID, within
+from tests.support.api_service import PROGRAM, RANDOM_ID
 from tests.support.databases import connected
-from tests.support.embedded_guests import PATIENCE_S
+from tests.support.patience import PATIENCE_S, eventually
 from tests.support.pool_messages import POOL, Pool, pooling
 
 HELD = "5.013888 cr"  # two H100 at 2.5 for an hour and ten seconds
@@ -164,7 +164,7 @@ def test_a_job_is_submitted_shown_listed_and_cancelled(shell: Shell) -> None:
     assert listed.rstrip().endswith("python train.py --fast")
     assert "none" in shell.says("jobs", "--state", "succeeded")
     assert {"id": job["id"], "cancelling": True} == shell.json("cancel", job["id"])
-    assert within(30, lambda: shell.json("job", job["id"])["state"] == "cancelled")
+    eventually(lambda: shell.json("job", job["id"])["state"] == "cancelled")
     shell.fails(3, "job", RANDOM_ID)
 
 

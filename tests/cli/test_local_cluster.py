@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -38,16 +38,7 @@ from bursar.core.scheduling.model.nodes import Node as Machine
 from bursar.service.pools.provisioning import NotDone
 from bursar.wire.fields import IdFactory
 from bursar.wire.jobs import JobRequest
-
-PATIENCE_S = 120.0
-
-
-def eventually(holds: Callable[[], bool], what: str) -> None:
-    """Wait until something holds."""
-    give_up_at = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < give_up_at, f"never: {what}"
-        time.sleep(0.05)
+from tests.support.patience import PATIENCE_S, eventually
 
 
 def runs(pid: int) -> bool:

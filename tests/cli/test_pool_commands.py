@@ -19,7 +19,8 @@ from tests.cli.test_client_commands import (  # noqa: F401 (fixtures)
     operator,
     running,
 )
-from tests.support.api_service import Caller, within
+from tests.support.api_service import Caller
+from tests.support.patience import eventually
 
 
 @pytest.fixture
@@ -137,7 +138,7 @@ def test_a_log_is_followed_to_the_end_of_its_job(
     assert "hello\n" == funded.says("logs", job)
     worker.report({"fence": fence, "run_ms": 1, "exit": "done", "exit_code": 0})
 
-    assert within(60, lambda: "succeeded" in funded.says("job", job))
+    eventually(lambda: "succeeded" in funded.says("job", job))
     assert "hello\n" == funded.says("logs", "--follow", job)
 
 

@@ -16,8 +16,9 @@ import pytest
 from bursar.cli.sample_data import ORGS
 from bursar.client import Client, Problem
 from bursar.service.database import URL_VARIABLE
-from tests.cli.test_local_cluster import PATIENCE_S, eventually, runs
+from tests.cli.test_local_cluster import runs
 from tests.support.databases import new_state
+from tests.support.patience import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.slow
 

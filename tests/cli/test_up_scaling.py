@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from bursar.service.ledger.audit import verify
-from tests.support.api_service import Caller, Process, Tenant, new_tenant, within
+from tests.support.api_service import Caller, Process, Tenant, new_tenant
 from tests.support.databases import connected, new_state
+from tests.support.patience import eventually
 
 OFFER = {
     "name": "h100",
@@ -20,7 +21,6 @@ OFFER = {
 }
 SCALING = {"offers": [OFFER], "every_seconds": 1, "keep_seconds": 60, "quiet_seconds": 6}
 POOL = "main"
-PATIENCE_S = 180.0  # of a machine that has much else to do
 
 
 @pytest.fixture(scope="module")
@@ -79,15 +79,15 @@ def test_a_node_comes_for_a_queue_and_goes_when_it_is_empty(
     def succeeded() -> bool:
         return {"succeeded"} == {job(id)["state"] for id in jobs if orders()}
 
-    assert within(PATIENCE_S, succeeded), (orders(), service.errors)
+    eventually(succeeded, lambda: (orders(), service.errors))
     [order] = orders()
 
     def printed() -> list[str]:
         told = (payer.caller.get(f"/jobs/{id}/logs").json()["data"] for id in jobs)
         return [part["text"] for data in told for part in data]
 
-    assert within(PATIENCE_S, lambda: [f"on {order['node']}\n"] * 2 == printed()), printed()
-    assert within(PATIENCE_S, lambda: "gone" == orders()[0]["state"]), (orders(), service.errors)
+    eventually(lambda: [f"on {order['node']}\n"] * 2 == printed(), lambda: printed())
+    eventually(lambda: "gone" == orders()[0]["state"], lambda: (orders(), service.errors))
 
     [order] = orders()
     assert ("drained", False) == (order["leaves"], order["late"])

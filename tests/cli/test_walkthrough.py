@@ -18,7 +18,7 @@ from tests.cli.test_client_commands import (  # noqa: F401 (fixtures)
     operator,
     running,
 )
-from tests.support.api_service import within
+from tests.support.patience import eventually
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_walkthrough_that_breaks_off_leaves_no_job_behind(
         job = stage.job(org, "true", max_run_seconds=60)
         stage.leave_nothing()
 
-        assert within(60, lambda: "cancelled" == stage.state(job)["state"])
+        eventually(lambda: "cancelled" == stage.state(job)["state"])
 
 
 def test_all_are_there() -> None:

@@ -45,7 +45,7 @@ from bursar.store.sql.connection import Connection
 from bursar.store.sql.fragments import select_list
 from tests.support.builders import T0, hours, prices
 from tests.support.databases import connected, new_org, waits
-from tests.support.embedded_guests import eventually
+from tests.support.patience import eventually
 from tests.support.strategies import History, histories
 
 # Each step is a transaction: a tenth of the usual examples is much already.

@@ -21,7 +21,7 @@ from bursar.service.database import Aside, Database, aside, temporary
 from bursar.service.ledger.batch import Answer
 from bursar.service.ledger.batcher import Limits, Unreachable
 from bursar.service.ledger.ledger import Ledger
-from tests.support.embedded_guests import eventually
+from tests.support.patience import eventually
 from tests.support.retrying_callers import RetryingCallers, Tally, discrepancies, load_totals
 
 TEAM = AccountId("team-0")

@@ -14,7 +14,7 @@ from bursar.service.ledger.batcher import Limits
 from bursar.service.ledger.ledger import Ledger
 from bursar.store.sql.connection import Connection
 from tests.support.databases import connected, new_org
-from tests.support.embedded_guests import eventually
+from tests.support.patience import eventually
 
 LONG_S = 3_600.0  # nobody waits so long: what is waited for has to come
 SOON_S = 60.0

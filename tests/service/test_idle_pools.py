@@ -29,7 +29,7 @@ from tests.service.test_pools import POLICY, Clock, Ears, Node1, begin, letter, 
 from tests.support.database_proxy import proxy
 from tests.support.databases import connected, migrated
 from tests.support.dispatch_pool import asking
-from tests.support.embedded_guests import eventually
+from tests.support.patience import eventually
 
 NUMBERS = count(1)
 MANY = 100

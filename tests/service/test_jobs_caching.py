@@ -29,7 +29,7 @@ from bursar.store.verify.result_cache import CACHING_CHECKS
 from tests.service.test_jobs import PRICES, RUN_MS, Stage
 from tests.support.builders import PER_MS, prices
 from tests.support.databases import connected, new_org
-from tests.support.embedded_guests import eventually
+from tests.support.patience import eventually
 
 HELD = 3 * RUN_MS  # for the dearest of its types
 ALIKE = "same"

@@ -21,7 +21,7 @@ from bursar.store.sql.connection import Connection
 from tests.service.test_jobs import PRICES, Stage, ended
 from tests.support.builders import PER_MS
 from tests.support.databases import connected, new_org
-from tests.support.embedded_guests import eventually
+from tests.support.patience import eventually
 
 MS = 60_000  # a minute, in milliseconds: on an a100 so many micro-credits, too
 LONGEST = 60 * MS

@@ -18,7 +18,7 @@ from bursar.store.sql.connection import Connection
 from tests.service.test_pools import POLICY, Ears, Node1, begin, come_to_run, queued
 from tests.support.database_proxy import Line, proxy
 from tests.support.databases import connected
-from tests.support.embedded_guests import eventually
+from tests.support.patience import eventually
 
 NUMBERS = count(1)
 

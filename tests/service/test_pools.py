@@ -43,7 +43,7 @@ from tests.support.builders import T0
 from tests.support.database_proxy import Proxy, proxy
 from tests.support.databases import connected
 from tests.support.dispatch_pool import N1, N2, SPEC, asking, ran
-from tests.support.embedded_guests import eventually
+from tests.support.patience import eventually
 from tests.support.pool_twin import check_same
 
 POLICY = PoolPolicy(tiers=(PAID,))

@@ -45,7 +45,7 @@ from tests.service.test_pools import POLICY, Clock, Ears, Node1, begin, kept_at,
 from tests.support.builders import T0
 from tests.support.databases import connected
 from tests.support.dispatch_pool import asking, ran
-from tests.support.embedded_guests import eventually
+from tests.support.patience import eventually
 
 DELAY = 5 * MINUTE
 OFFER = CapacityOffer(

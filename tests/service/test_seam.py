@@ -49,7 +49,7 @@ from tests.service.seam_chaos import Chaos
 from tests.support.builders import T0, gpus
 from tests.support.databases import connected, migrated
 from tests.support.effort import sample
-from tests.support.embedded_guests import eventually
+from tests.support.patience import eventually
 from tests.support.pool_driver import (
     ISSUED,
     PRICES,
@@ -837,7 +837,7 @@ def test_processes_killed_at_any_time(url: str, connection: Connection) -> None:
 
     for _ in range(4):
         both = [started(node) for node in ("n1", "n2")]
-        wait_for_a_change(connection, here.pool)
+        wait_for_a_change(connection, here.pool, both)
         time.sleep(chance.uniform(0, 0.3))
         for one in both:
             killed += one.poll() is None
@@ -860,13 +860,19 @@ def test_processes_killed_at_any_time(url: str, connection: Connection) -> None:
     assert () == contradictions(connection)
 
 
-def wait_for_a_change(connection: Connection, pool: str) -> None:
-    """Wait until somebody works in a pool."""
+def wait_for_a_change(
+    connection: Connection, pool: str, processes: list["subprocess.Popen[bytes]"]
+) -> None:
+    """Wait until one of the processes has worked in a pool, or all have ended."""
     sql = "select now from pools where pool_id = %s"
     before = connection.execute(sql, [pool]).fetchall()
-    deadline = time.monotonic() + 60
-    while before == connection.execute(sql, [pool]).fetchall() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    eventually(
+        lambda: (
+            before != connection.execute(sql, [pool]).fetchall()
+            or all(process.poll() is not None for process in processes)
+        ),
+        "a change in the pool",
+    )
 
 
 def test_a_message_for_a_pool_that_nobody_serves_is_told(connection: Connection) -> None:

@@ -47,6 +47,7 @@ from tests.support import commands as ask
 from tests.support.builders import T0, days, hours
 from tests.support.database_proxy import proxy
 from tests.support.databases import connected, migrated, new_org
+from tests.support.patience import eventually
 from tests.support.strategies import History, histories
 from tests.support.sweeps import sweep, sweeper
 
@@ -392,21 +393,13 @@ def test_lists_are_not_told_to_be_of_the_future(own: Connection) -> None:
         assert now == worker_leases.last_done(own, "sweeper")
 
 
-def until(true: Callable[[], bool], seconds: float = 30) -> None:
-    """Wait for something to become true."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it never was"
-        time.sleep(0.02)
-
-
 def test_a_killed_sweeper_is_relieved(own_url: str, own: Connection) -> None:
     """By a process that waited, once its term is over; what fell due meanwhile is written then."""
     with Ledger(lambda: connected(own_url)) as ledger:
         script = Path(__file__).with_name("sweeping.py")
         first = subprocess.Popen([sys.executable, str(script), own_url])
         try:
-            until(lambda: worker_leases.last_done(own, "sweeper") > 0)
+            eventually(lambda: worker_leases.last_done(own, "sweeper") > 0)
             with SweepWorker(
                 lambda: connected(own_url), through(ledger), interval_s=0.05, term_s=10
             ) as second:
@@ -416,8 +409,8 @@ def test_a_killed_sweeper_is_relieved(own_url: str, own: Connection) -> None:
                 first.wait()
                 org = new_org(own)
                 opened(ledger, org, money_time(own))
-                until(lambda: second.passes > 0)
-                until(lambda: lapses(own, org) == 1)
+                eventually(lambda: second.passes > 0)
+                eventually(lambda: lapses(own, org) == 1)
         finally:
             first.kill()
             first.wait()
@@ -448,9 +441,9 @@ def test_nothing_is_swept_while_the_clock_is_wrong(
     with SweepWorker(
         lambda: connected(own_url), asked.extend, interval_s=0.05, term_s=1, clock=clock
     ) as sweeping:
-        until(lambda: sweeping.passes > 0)
+        eventually(lambda: sweeping.passes > 0)
         ahead[0] = DAY
-        until(lambda: "sweep failed" in caplog.text)
+        eventually(lambda: "sweep failed" in caplog.text)
         passed = sweeping.passes
         time.sleep(0.2)
 
@@ -465,13 +458,13 @@ def test_a_sweeper_outlives_its_connection(own_url: str, own: Connection) -> Non
             lambda: connected(own_url), through(ledger), interval_s=0.05, term_s=1
         ) as sweeping,
     ):
-        until(lambda: sweeping.passes > 0)
+        eventually(lambda: sweeping.passes > 0)
         own.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity"
             " where datname = current_database() and pid <> pg_backend_pid()"
         )
         passed = sweeping.passes
-        until(lambda: sweeping.passes > passed + 1)
+        eventually(lambda: sweeping.passes > passed + 1)
 
 
 # How it stops
@@ -500,10 +493,10 @@ def test_a_process_stops_though_its_sweeper_waits_for_a_lock(own_url: str, own: 
         other.execute("lock table worker_leases")
         running = serving(Database(own_url, None))
         running.__enter__()
-        until(lambda: waits_for_lock(own))
+        eventually(lambda: waits_for_lock(own))
 
         assert ends(lambda: running.__exit__(None, None, None))
-        until(lambda: not waits_for_lock(own))
+        eventually(lambda: not waits_for_lock(own))
 
 
 def test_a_sweeper_without_limits_stops_too(own_url: str, own: Connection) -> None:
@@ -512,10 +505,10 @@ def test_a_sweeper_without_limits_stops_too(own_url: str, own: Connection) -> No
         other.execute("lock table worker_leases")
         sweeping = SweepWorker(lambda: database.connected(own_url, None), lambda _: None)
         sweeping.__enter__()
-        until(lambda: waits_for_lock(own))
+        eventually(lambda: waits_for_lock(own))
 
         assert ends(sweeping.stop)
-        until(lambda: not waits_for_lock(own))
+        eventually(lambda: not waits_for_lock(own))
 
 
 def test_a_sweeper_whose_page_is_given_up_leaves_the_duty(own_url: str, own: Connection) -> None:
@@ -528,7 +521,7 @@ def test_a_sweeper_whose_page_is_given_up_leaves_the_duty(own_url: str, own: Con
             lambda: database.connected(own_url, UNHURRIED), lambda _: None, term_s=3_600
         )
         sweeping.__enter__()
-        until(lambda: waits_for_lock(own))
+        eventually(lambda: waits_for_lock(own))
         assert ends(sweeping.stop)
 
         now = money_time(own)
@@ -547,7 +540,7 @@ def test_a_sweeper_on_a_dead_line_is_left_behind(
             lambda: database.connected(line.url, UNHURRIED), lambda _: None, interval_s=0.05
         )
         sweeping.__enter__()
-        until(lambda: sweeping.passes > 0)
+        eventually(lambda: sweeping.passes > 0)
         line.die()
 
         assert ends(sweeping.stop)

@@ -7,14 +7,7 @@ from time import monotonic, sleep
 
 from bursar.core.refusal import Fault
 from bursar.service.workers.worker import REST, Task, Turn, Worker
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds."""
-    deadline = monotonic() + 30
-    while not holds():
-        assert monotonic() < deadline, "it never was"
-        sleep(0.002)
+from tests.support.patience import eventually
 
 
 def session(task: Task) -> Callable[[], AbstractContextManager[Task]]:
@@ -31,9 +24,9 @@ def test_a_wake_up_starts_a_turn_at_once_with_its_keys() -> None:
     """In the order in which they came, each once; it is no poll."""
     turns: list[Turn] = []
     with Worker("test", session(turns.append), interval_s=3_600) as worker:
-        until(lambda: len(turns) == 1)
+        eventually(lambda: len(turns) == 1)
         worker.wake("b")
-        until(lambda: len(turns) == 2)
+        eventually(lambda: len(turns) == 2)
 
     assert [(True, ()), (False, ("b",))] == [(turn.is_poll, turn.keys) for turn in turns]
 
@@ -46,7 +39,7 @@ def test_wake_ups_before_the_start_are_kept() -> None:
         worker.wake(key)
     assert worker.is_resting
     with worker:
-        until(lambda: len(turns) == 1)
+        eventually(lambda: len(turns) == 1)
 
     assert [("b", "a")] == [turn.keys for turn in turns]
 
@@ -103,10 +96,10 @@ def test_an_error_ends_the_session_and_the_next_turn_opens_another() -> None:
         yield take_turn
 
     with Worker("test", sessions, interval_s=3_600, retry_s=3_600) as worker:
-        until(lambda: len(turns) == 1)
+        eventually(lambda: len(turns) == 1)
         assert 1 == len(opened)
         worker.wake()
-        until(lambda: len(turns) == 2)
+        eventually(lambda: len(turns) == 2)
 
     assert 2 == len(opened)
 
@@ -121,7 +114,7 @@ def test_a_worker_at_rest_has_no_thread_until_it_is_woken() -> None:
 
     with Worker("test", session(take_turn), interval_s=3_600) as worker:
         for count in (1, 2, 3):
-            until(lambda count=count: len(threads) == count and worker.is_resting)  # type: ignore[misc]
+            eventually(lambda count=count: len(threads) == count and worker.is_resting)  # type: ignore[misc]
             threads[-1].join(30)
             assert not threads[-1].is_alive()
             worker.wake()
@@ -135,7 +128,7 @@ def test_stop_waits_for_the_turn_under_way() -> None:
 
     def take_turn(turn: Turn) -> None:
         begun.set()
-        until(lambda: not turn.may_continue())
+        eventually(lambda: not turn.may_continue())
         ended.append(True)
 
     with Worker("test", session(take_turn), interval_s=3_600):
@@ -148,9 +141,9 @@ def test_turns_keep_a_pause_although_wake_ups_come() -> None:
     """What comes within the pause shares a turn."""
     turns: list[Turn] = []
     with Worker("test", session(turns.append), interval_s=3_600, min_pause_s=0.2) as worker:
-        until(lambda: len(turns) == 1)
+        eventually(lambda: len(turns) == 1)
         worker.wake("a")
         worker.wake("b")
-        until(lambda: len(turns) == 2)
+        eventually(lambda: len(turns) == 2)
 
     assert ("a", "b") == turns[-1].keys

@@ -7,7 +7,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 
 from bursar.store.sql.connection import Connection
 from tests.support.databases import connected
-from tests.support.embedded_guests import eventually
+from tests.support.patience import eventually
 
 ROWS = "select k.name, k.number from unnest(%s::text[], %s::bigint[]) as k(name, number)"
 FAILS = "select 1 / %s::int"

@@ -2,8 +2,6 @@
 
 import sys
 import textwrap
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,20 +14,10 @@ from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import MINUTE, Instant
 from bursar.core.messages import Program
 from bursar.core.scheduling.model.nodes import Piece
+from tests.support.patience import eventually
 
 N1 = NodeId("n1")
-PATIENCE_S = 120.0  # of a machine that has much else to do
 T = TypeVar("T")
-
-
-def eventually(look: Callable[[], T | None], what: str = "it") -> T:
-    """What a look finds at last; fails if it finds nothing for very long."""
-    give_up_at = time.monotonic() + PATIENCE_S
-    while time.monotonic() < give_up_at:
-        if found := look():
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"{what} did not come about")
 
 
 def python(source: str, *arguments: str) -> tuple[str, ...]:

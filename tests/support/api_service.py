@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ import httpx2
 from bursar.service.webhooks import safe_http
 from bursar.store import database
 from tests.support import openapi_checks
-from tests.support.embedded_guests import PATIENCE_S, eventually
+from tests.support.patience import PATIENCE_S, eventually
 
 NUMBERS = count(1)
 PROGRAM: Final = "from bursar.cli import main; main()"
@@ -245,16 +244,6 @@ def new_tenant(operator: Caller, name: str = "Acme") -> Iterator[Tenant]:
         yield tenant
     finally:
         tenant.close()
-
-
-def within(seconds: float, true: Any) -> bool:
-    """Whether something becomes true in that time."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def verify(state: Path, org: str) -> None:

@@ -22,11 +22,11 @@ from bursar.store.embedded.folder import StateFolder
 from bursar.store.embedded.locks import holders, is_locked, working_in
 from bursar.store.embedded.os_user import OsUser, database_user
 from bursar.store.embedded.programs import installed
+from tests.support.patience import PATIENCE_S, eventually
 
 ROOT: Final = os.geteuid() == 0
 only_root = pytest.mark.skipif(not ROOT, reason="only root can become another user")
 
-PATIENCE_S: Final = 40.0  # how long something may take that is not measured here
 LINGER_S: Final = 0.2  # short, so that nobody waits for it
 
 # Says what runs, then again after each line it is told; leaves when there are no more.
@@ -43,14 +43,6 @@ with EmbeddedDatabase(state, linger_s=linger_s) as database:
             break
         database.ensure()
 """
-
-
-def eventually(true: Callable[[], bool], what: str) -> None:
-    """Wait, as long as it takes within reason, until something is true."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < deadline, f"never happened: {what}"
-        time.sleep(0.02)
 
 
 class Guest:

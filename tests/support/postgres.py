@@ -16,7 +16,8 @@ import pytest
 from bursar.store.embedded.os_user import OsUser, database_user
 from bursar.store.embedded.programs import installed, within_reach
 from tests.support.databases import migrated
-from tests.support.embedded_guests import PATIENCE_S, eventually, new_room
+from tests.support.embedded_guests import new_room
+from tests.support.patience import PATIENCE_S, eventually
 
 DEBIAN_15: Final = Path("/usr/lib/postgresql/15/bin")
 needs_postgresql_15 = pytest.mark.skipif(

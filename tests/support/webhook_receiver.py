@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any
 
 from standardwebhooks import Webhook
 
-PATIENCE_S = 30.0
+from tests.support.patience import eventually
 
 
 @dataclass(frozen=True)
@@ -50,15 +49,14 @@ class Receiver:
         """What came to a path."""
         return [one for one in self.got if one.path == path]
 
-    def wait(
-        self, count: int, path: str | None = None, patience_s: float = PATIENCE_S
-    ) -> list[Got]:
-        """So many calls; they must come in time."""
-        deadline = time.monotonic() + patience_s
-        while len(found := self.got if path is None else self.at(path)) < count:
-            assert time.monotonic() < deadline, f"{len(found)} of {count} came: {found}"
-            time.sleep(0.02)
-        return list(found)
+    def wait(self, count: int, path: str | None = None) -> list[Got]:
+        """All calls, or all to one path, once there are so many."""
+
+        def calls() -> list[Got]:
+            return list(self.got) if path is None else self.at(path)
+
+        eventually(lambda: len(calls()) >= count, lambda: f"{count} calls: {calls()}")
+        return calls()
 
 
 @contextmanager

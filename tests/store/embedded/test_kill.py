@@ -9,7 +9,8 @@ import pytest
 from bursar.store.embedded import DatabaseDown, EmbeddedDatabase, StateUnusable
 from bursar.store.embedded.locks import holders, is_locked, kill_holders
 from bursar.store.embedded.programs import HALF_MADE
-from tests.support.embedded_guests import LINGER_S, World, eventually, execute, is_over, kill
+from tests.support.embedded_guests import LINGER_S, World, execute, is_over, kill
+from tests.support.patience import eventually
 
 WRITE = "update kept set figure = 8"
 READ = "select figure from kept"

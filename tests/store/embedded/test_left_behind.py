@@ -12,7 +12,8 @@ from bursar.store.embedded import DatabaseDown, EmbeddedDatabase
 from bursar.store.embedded.os_user import database_user
 from bursar.store.embedded.programs import HALF_MADE, installed, within_reach
 from bursar.store.embedded.server_info import published
-from tests.support.embedded_guests import LINGER_S, World, eventually, execute
+from tests.support.embedded_guests import LINGER_S, World, execute
+from tests.support.patience import eventually
 
 
 def written_as_user(path: Path, text: str) -> None:

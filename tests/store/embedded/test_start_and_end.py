@@ -13,7 +13,8 @@ from bursar.store.embedded.folder import StateFolder
 from bursar.store.embedded.initdb import free_port
 from bursar.store.embedded.os_user import database_user
 from bursar.store.embedded.supervisor import LOG_BYTES_MAX, trim
-from tests.support.embedded_guests import LINGER_S, World, eventually, execute, is_over
+from tests.support.embedded_guests import LINGER_S, World, execute, is_over
+from tests.support.patience import eventually
 
 PROMISED = {
     "fsync": "on",

@@ -15,12 +15,12 @@ from tests.support.embedded_guests import (
     LINGER_S,
     World,
     environment_for,
-    eventually,
     execute,
     is_over,
     only_root,
     python_for,
 )
+from tests.support.patience import eventually
 
 
 def look_of(folders: list[Path]) -> dict[Path, tuple[int, int, int]]:
