@@ -68,7 +68,7 @@ def test_what_the_code_does_not_expect_is_told_as_well() -> None:
 
 
 def test_a_run_in_which_too_little_fails_is_not_valid(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(campaign, "ENOUGH", 1)
+    monkeypatch.setattr(campaign, "SEEDS_MIN", 1)
     monkeypatch.setitem(campaign.EVENTS_PER_100_SEEDS, "crash", 100_000)
     told = simulate_faults("--seeds", 1)
 

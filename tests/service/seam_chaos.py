@@ -111,7 +111,7 @@ class Chaos(FaultWorld):
             self.twins.found(org)
         self.watch = TwinWatch(self, self.twin)
 
-    def _at_org(self, org: SimulatedOrg, source: str, kind: str, body: Any) -> None:
+    def _handle_at_org(self, org: SimulatedOrg, source: str, kind: str, body: Any) -> None:
         now = self.org_clocks[org.id].believed(self.at)
         try:
             super()._handle_at_org(org, source, kind, body)
