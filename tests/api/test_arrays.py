@@ -170,7 +170,7 @@ def test_an_array_is_not_extended_but_its_elements_are(funded: Tenant, pool: Poo
     [one] = begun(funded, pool, array, 1)
 
     answer = funded.caller.post(f"/jobs/{array}/extend", {"amount_micros": 5})
-    refused(answer, answer.status_code, "invalid_request")
+    refused(answer, 409, "hold_of_an_array")
     assert 200 == funded.caller.post(f"/jobs/{one['id']}/extend", {"amount_micros": 5}).status_code
     assert 2 * FULL + 5 == shown(funded, array)["held_micros"]
 

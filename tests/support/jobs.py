@@ -10,6 +10,8 @@ One GPU of type H100 costs a micro-credit a millisecond, one of type A100 half o
 is a transaction; time goes on only when a test says so.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -124,6 +126,7 @@ class JobTrial:
         self.org = CountingOrg(id="acme", books=Books(prices))
         self.now: Instant = T0
         self._keys = 0
+        self._transaction: JobTransaction | None = None  # that the next commands share
         self.does(AddAccount(account=ROOT, parent=None, name="root"))
         self.does(AddAccount(account=TEAM, parent=ROOT, name="team"))
         self.does(AddUser(user=ANN))
@@ -138,7 +141,18 @@ class JobTrial:
     ) -> Outcome:
         """Ask the ledger, with an effect on jobs; under a new key unless the key is named."""
         self._keys += 1
-        return rules.ask(self.org, key or f"key {self._keys}", command, self.now, effect)[0]
+        key = key or f"key {self._keys}"
+        if self._transaction is None:
+            return rules.ask(self.org, key, command, self.now, effect)[0]
+        return rules.perform_command(self.org, key, command, effect, self._transaction, self.now)
+
+    @contextmanager
+    def one_transaction(self) -> Iterator[None]:
+        """Perform all commands in one transaction: the rows are stored at its end."""
+        self._transaction = JobTransaction(self.org)
+        yield
+        rules.commit_jobs(self.org, self._transaction)
+        self._transaction = None
 
     def does(
         self, command: Command, effect: JobEffect | None = None, key: str | None = None
@@ -238,6 +252,8 @@ class JobTrial:
 
     def job(self, job: str = JOB) -> OrgJob:
         """The row of a job."""
+        if self._transaction is not None:
+            return self._transaction.job(JobId(job))
         return self.org.jobs[JobId(job)]
 
     def array(self) -> ArrayProgress:

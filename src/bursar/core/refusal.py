@@ -63,6 +63,7 @@ class Code(StrEnum):
     # what is named is not in a state that allows it
     CHANGED_SINCE = "changed_since"
     HOLD_OF_A_JOB = "hold_of_a_job"
+    HOLD_OF_AN_ARRAY = "hold_of_an_array"
     HOLD_OPEN = "hold_open"
     HOLD_CLOSED = "hold_closed"
     ATTEMPT_SETTLED = "attempt_settled"

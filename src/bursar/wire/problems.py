@@ -110,6 +110,11 @@ RULE_PROBLEMS: Final[Mapping[str, ProblemType]] = MappingProxyType(
             "The hold belongs to a job",
             "Cancel or extend the job instead: /v1/jobs/{id}/cancel, /v1/jobs/{id}/extend.",
         ),
+        Code.HOLD_OF_AN_ARRAY: ProblemType(
+            409,
+            "The hold belongs to an array",
+            "Extend an element of the array instead. /v1/jobs/{id}/elements lists them.",
+        ),
         Code.HOLD_OPEN: ProblemType(
             409,
             "The hold is still open",

@@ -4,6 +4,8 @@ from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.ids import HoldId
 from bursar.core.jobs.cancellation import CancelJob, cancel_command, cancel_key
 from bursar.core.jobs.result_cache import Sharing
+from bursar.core.jobs.transaction import JobTransaction
+from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import DropLots
 from bursar.core.messages import Dropped, EndClass, RanSoFar, Why, Withdraw
 from bursar.core.refusal import Code, Refusal
@@ -134,6 +136,37 @@ def test_a_running_element_and_its_array_take_a_step() -> None:
     assert ("asked", "stopping", 1_000, 59_000) == trial.steps(runs.id)[-1]
     assert ("asked", "stopping") == trial.steps(ARRAY)[-1][:2]
     assert 1 == len(trial.steps(waits.id))
+
+
+def test_the_step_of_a_cancelled_array_has_the_figures_of_all_its_elements() -> None:
+    """The lots of two elements; that of the third goes back with the cancellation."""
+    trial = begun()
+    trial.cancel(ARRAY)
+
+    assert ("asked", "stopping", 1_000, 119_000) == trial.steps(ARRAY)[-1]
+
+
+def test_figures_of_a_cancelled_array_include_finished_elements() -> None:
+    trial = begun()
+    trial.tell(trial.elements()[0].id, ended(Why.FINISHED, 2_000))
+    trial.cancel(ARRAY)
+
+    assert ("asked", "stopping", 2_000, 60_000) == trial.steps(ARRAY)[-1]
+
+
+def test_figures_of_an_element_come_from_the_stored_hold_if_the_books_do_not_have_it() -> None:
+    """The books of a service have the rows that commands read, and no others."""
+    trial = begun()
+    runs, waits = trial.elements()
+    books, jobs = Books(complete=False), JobTransaction(trial.org)
+    trial.does(DropLots(hold=HoldId(ARRAY)))
+    books.holds.load(HoldId(ARRAY), trial.hold(ARRAY))
+    CancelJob(ARRAY).apply(jobs, books, (), trial.now)
+
+    assert [(ARRAY, 1_000, 119_000), (runs.id, 1_000, 59_000)] == [
+        (step.job, step.spent, step.held) for step in jobs.steps
+    ]
+    assert jobs.job(waits.id).withdrawn
 
 
 def test_an_array_that_has_not_begun_is_cancelled_without_elements() -> None:

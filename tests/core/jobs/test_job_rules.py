@@ -3,10 +3,10 @@
 import pytest
 
 from bursar.core.dispatch.job_lifecycle import State
-from bursar.core.dispatch.message_commands import steps
 from bursar.core.dispatch.state import JobMessage
 from bursar.core.ids import AccountId, ChargeId, GrantId, HoldId, JobId, PriceVersionId, UserId
 from bursar.core.instant import MINUTE, Instant
+from bursar.core.jobs.message_commands import steps
 from bursar.core.jobs.submission import Submission
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import (

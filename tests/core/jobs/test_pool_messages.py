@@ -3,12 +3,13 @@
 from typing import Any
 
 from bursar.core.dispatch.job_lifecycle import State
-from bursar.core.dispatch.message_commands import CommandStep
 from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import MINUTE
 from bursar.core.jobs.corrections import CorrectAttemptEnd
+from bursar.core.jobs.message_commands import CommandStep
 from bursar.core.jobs.pool_messages import HandleMessage, PoolMessage, commands_of, key_of
 from bursar.core.jobs.relocation import MoveJob
+from bursar.core.jobs.transaction import JobTransaction
 from bursar.core.ledger.commands import (
     Lapse,
     Release,
@@ -227,3 +228,16 @@ def test_a_correction_that_agrees_with_the_charge_moves_no_credits() -> None:
     trial.tell(JOB, message, message)
 
     assert (CREDITS - 1_000, []) == (trial.available, trial.org.objections)
+
+
+def test_event_and_step_of_a_start_after_the_cancellation_agree() -> None:
+    """The job is stopping: its pool has started it before the cancellation arrived."""
+    trial = JobTrial()
+    trial.submit()
+    trial.cancel()
+    jobs = JobTransaction(trial.org)
+    letter = PoolMessage(POOL, JOB, 1, STARTED)
+    HandleMessage(letter, CommandStep(Lapse(most=1))).apply(jobs, trial.org.books, (), T0)
+
+    assert [("started", State.STOPPING)] == [(step.why, step.state) for step in jobs.steps]
+    assert [("started", "stopping")] == [(event.why, event.state) for event in jobs.events]

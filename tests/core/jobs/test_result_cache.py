@@ -1,10 +1,14 @@
 """Identical jobs of one org: one leads, the others follow and are given its result (S13)."""
 
+from collections.abc import Callable
+from contextlib import nullcontext
+
 import pytest
 
 from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.ids import ChargeId, HoldId, JobId, derive_id
 from bursar.core.instant import HOUR, MINUTE
+from bursar.core.jobs.corrections import CorrectAttemptEnd
 from bursar.core.jobs.effects import FollowUp, perform_with
 from bursar.core.jobs.result_cache import (
     DueFollower,
@@ -19,8 +23,8 @@ from bursar.core.jobs.result_cache import (
 )
 from bursar.core.jobs.submission import SubmitJob, reserve_for_job
 from bursar.core.jobs.transaction import Alike, JobTransaction
-from bursar.core.ledger.commands import Lapse, Release, Settle
-from bursar.core.messages import EndClass, Enqueue, Why, Withdraw
+from bursar.core.ledger.commands import CorrectEnd, Lapse, Release, Settle
+from bursar.core.messages import Corrected, Dropped, EndClass, Enqueue, Why, Withdraw
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, Refusal
 from bursar.core.value import replace
@@ -29,6 +33,7 @@ from tests.support.jobs import CREDITS, HIT_PPM, STARTED, JobTrial, ended
 
 SAME = Sharing("same", HOUR)
 LEADER, FIRST, SECOND = JobId("leader"), JobId("first"), JobId("second")
+THIRD, NEW = JobId("third"), JobId("new")
 
 
 def shared(*jobs: str) -> JobTrial:
@@ -155,6 +160,132 @@ def test_a_result_that_is_too_old_is_none() -> None:
     trial.submit(FIRST, sharing=SAME)
 
     assert trial.job(FIRST).leads
+
+
+# One transaction or several: what a new job meets is the same
+
+
+def finish(trial: JobTrial, job: JobId = LEADER, run_ms: int = 2_000) -> None:
+    trial.tell(job, STARTED, ended(Why.FINISHED, run_ms, exit_code=0))
+
+
+def fail(trial: JobTrial) -> None:
+    trial.tell(LEADER, STARTED, ended(Why.FAILED))
+
+
+def submit(trial: JobTrial, job: JobId, max_age: int = HOUR) -> None:
+    trial.submit(job, sharing=Sharing("same", max_age))
+
+
+def is_met_by(trial: JobTrial, job: JobId = NEW) -> tuple[JobId | None, bool, bool]:
+    row = trial.job(job)
+    return row.source, row.hit, row.leads
+
+
+def a_result_and_a_leader_that_may_not_use_it(trial: JobTrial) -> None:
+    submit(trial, SECOND, max_age=0)  # leads: it takes no result at all
+
+
+def a_leader_that_finishes(trial: JobTrial) -> None:
+    finish(trial)
+
+
+def a_leader_that_fails(trial: JobTrial) -> None:
+    fail(trial)
+
+
+def a_leader_that_fails_while_its_last_follower_is_cancelled(trial: JobTrial) -> None:
+    fail(trial)
+    trial.cancel(SECOND)
+
+
+def a_follower_that_came_before_its_leader_failed(trial: JobTrial) -> None:
+    submit(trial, THIRD)
+    fail(trial)
+
+
+def two_leaders_that_finish_one_after_the_other(trial: JobTrial) -> None:
+    finish(trial)
+    submit(trial, SECOND, max_age=0)
+    finish(trial, SECOND, 3_000)
+
+
+def a_result_whose_attempt_is_corrected(trial: JobTrial) -> None:
+    correction = CorrectEnd(hold=HoldId(LEADER), attempt=1, end_class=EndClass.PLATFORM)
+    trial.does(correction, CorrectAttemptEnd(correction))
+    lost = Corrected(attempt=1, end_class=EndClass.PLATFORM, run_ms=2_000, kept_ms=500, over=True)
+    trial.tell(LEADER, lost)
+
+
+def a_leader_after_an_old_result_that_is_corrected(trial: JobTrial) -> None:
+    a_result_whose_attempt_is_corrected(trial)
+    trial.cancel(SECOND)
+    trial.tell(SECOND, Dropped(end_class=EndClass.USER, why=Why.CANCELLED))
+
+
+def led(*followers: JobId) -> JobTrial:
+    return shared(LEADER, *followers)
+
+
+def finished() -> JobTrial:
+    trial = led()
+    finish(trial)
+    trial.now += MINUTE
+    return trial
+
+
+def followed_after_a_result() -> JobTrial:
+    trial = finished()
+    submit(trial, SECOND, max_age=0)
+    trial.now += 1
+    submit(trial, THIRD, max_age=1)
+    trial.now += 1
+    return trial
+
+
+@pytest.mark.parametrize(
+    ("before", "change", "max_age", "meets", "costs"),
+    [
+        (finished, a_result_and_a_leader_that_may_not_use_it, HOUR, (LEADER, True, False), 500),
+        (finished, a_result_whose_attempt_is_corrected, HOUR, (LEADER, True, False), 125),
+        (led, a_leader_that_finishes, HOUR, (LEADER, True, False), 500),
+        (led, a_leader_that_finishes, 0, (None, False, True), None),
+        (led, a_leader_that_fails, HOUR, (None, False, True), None),
+        (led, a_follower_that_came_before_its_leader_failed, HOUR, (THIRD, False, False), None),
+        (led, two_leaders_that_finish_one_after_the_other, HOUR, (SECOND, True, False), 750),
+        (
+            lambda: led(FIRST, SECOND),
+            a_leader_that_fails_while_its_last_follower_is_cancelled,
+            HOUR,
+            (FIRST, False, False),
+            None,
+        ),
+        (lambda: led(FIRST), a_leader_that_finishes, 0, (None, False, True), None),
+        (
+            followed_after_a_result,
+            a_leader_after_an_old_result_that_is_corrected,
+            0,
+            (THIRD, False, False),
+            None,
+        ),
+    ],
+)
+@pytest.mark.parametrize("together", [False, True])
+def test_what_a_new_job_meets_does_not_depend_on_batches(
+    before: Callable[[], JobTrial],
+    change: Callable[[JobTrial], None],
+    max_age: int,
+    meets: tuple[JobId | None, bool, bool],
+    costs: int | None,
+    together: bool,
+) -> None:
+    trial = before()
+    with trial.one_transaction() if together else nullcontext():
+        change(trial)
+        submit(trial, NEW, max_age)
+
+    assert meets == is_met_by(trial)
+    assert costs is None or costs == trial.figures(NEW)[0]
 
 
 # The end of a follower

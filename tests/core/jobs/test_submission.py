@@ -299,6 +299,15 @@ def test_an_unknown_hold_is_left_to_the_ledger() -> None:
     assert Refusal(Code.HOLD_UNKNOWN, {"hold": "job"}) == outcome
 
 
+def test_an_array_is_not_extended() -> None:
+    """Its hold is divided into equal lots; its elements are extended instead."""
+    trial = JobTrial()
+    trial.submit_array()
+
+    assert Refusal(Code.HOLD_OF_AN_ARRAY, {"job": ARRAY}) == extend(trial, 1_000, job=ARRAY)
+    assert ((0, 180_000, True), 1) == (trial.figures(ARRAY), len(trial.steps(ARRAY)))
+
+
 def test_an_element_may_cost_its_equal_part_of_its_array() -> None:
     trial = JobTrial()
     trial.submit_array(max_cost=190_000)

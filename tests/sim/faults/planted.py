@@ -14,14 +14,13 @@ from bursar.core.dispatch import (
     agent,
     attempt_end,
     cluster_sync,
-    message_commands,
     pool,
     quarantine,
     reports,
     state,
 )
 from bursar.core.instant import SECOND
-from bursar.core.jobs import pool_messages
+from bursar.core.jobs import message_commands, pool_messages
 from bursar.sim.faults import clocks, org
 from bursar.sim.faults.profile import FaultProfile
 
@@ -206,8 +205,8 @@ BUGS = {
         "if letter.n <= job.received:", "IM3|IS9",
     ),
     "a requeued job's hold is closed": Bug(
-        message_commands, "steps", "case Ended(over=True, kept_ms=None) as one:",
-        "case Ended(kept_ms=None) as one:", "IL11",
+        message_commands, "steps", "case Ended(over=True, kept_ms=None) as end:",
+        "case Ended(kept_ms=None) as end:", "IL11",
     ),
     "usage that comes late is dropped": Bug(
         message_commands, "_or_late",

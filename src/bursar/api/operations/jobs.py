@@ -628,6 +628,7 @@ async def _own(service: Service, caller: Caller, id: str) -> str:
     example={"amount_micros": 5000000},
     problems=(
         "job_unknown",
+        "hold_of_an_array",
         "hold_closed",
         "insufficient_credits",
         "budget_exceeded",
@@ -639,20 +640,12 @@ async def extend(call: Call, id: Id, body: wire.JobExtensionRequest) -> Response
     service, caller = call.service, call.caller
     key = call.idempotency_key()
     org = await _own(service, caller, id)
-    await _check_extendable(service, org, id)
     ask = extension_request(org, key, JobId(id), body.amount_micros, actor=caller.id)
     answer = await submit(service, ask)
     service.posted(org)
     return command_result(
         org, answer, 200, lambda now: HoldUpdate.from_core(only(HoldExtended, now, hold=id))
     ).response()
-
-
-async def _check_extendable(service: Service, org: str, id: str) -> None:
-    """Refuse an array: what it has is for its lots, and each of these can have more."""
-    seen = await service.read(lambda reader: Looking(reader).job(org, id))
-    if seen.value is not None and seen.value.elements is not None:
-        raise Failed("invalid_request", "an array is not extended; extend one of its elements")
 
 
 @operations.post(

@@ -4,7 +4,7 @@ What is left in the hold of an array goes back with the same command. The hold o
 until its pool has said how the job ended. To cancel again, or too late, changes nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bursar.core.dispatch.job_lifecycle import State
@@ -50,16 +50,35 @@ class CancelJob(JobEffect):
             _cancel(jobs, row, figures_of(books, self.job), now)
             return
         jobs.put_array(replace(jobs.array(self.job), closed=True))
-        _mark(jobs, row, figures_of(books, self.job), now)
-        elements = [element for element in jobs.live_elements(self.job) if not element.withdrawn]
-        _cancel_elements(jobs, elements, now)
+        elements = jobs.live_elements(self.job)
+        figures = _figures_of_array(jobs, books, row, elements)
+        _mark(jobs, row, figures[row.id], now)
+        for element in elements:
+            if not element.withdrawn:
+                _cancel(jobs, element, figures[element.id], now)
 
 
-def _cancel_elements(jobs: JobTransaction, elements: Sequence[OrgJob], now: Instant) -> None:
-    running = [element.id for element in elements if element.state is State.RUNNING]
-    figures = jobs.reads.figures(running) if running else {}
-    for element in elements:
-        _cancel(jobs, element, figures.get(element.id, JobFigures()), now)
+def _figures_of_array(
+    jobs: JobTransaction, books: Books, array: OrgJob, elements: Sequence[OrgJob]
+) -> dict[JobId, JobFigures]:
+    """What an array with its elements, and each live element, has spent and holds.
+
+    The stored figures of the array include the lots that the cancellation has dropped. So what is
+    held is added up: the rest of the array's hold, and the holds of the live elements.
+    """
+    if array.state is not State.RUNNING:  # neither the array nor an element takes a step
+        return {job.id: JobFigures() for job in (array, *elements)}
+    stored = jobs.reads.figures([array.id, *(element.id for element in elements)])
+    figures = {element.id: _figures_of_element(books, element.id, stored) for element in elements}
+    held = figures_of(books, array.id).held + sum(each.held for each in figures.values())
+    return {**figures, array.id: JobFigures(stored[array.id].spent, held)}
+
+
+def _figures_of_element(
+    books: Books, element: JobId, stored: Mapping[JobId, JobFigures]
+) -> JobFigures:
+    """The figures of an element: as this transaction has left its hold, or as they are stored."""
+    return figures_of(books, element) if books.holds.knows(HoldId(element)) else stored[element]
 
 
 def _cancel(jobs: JobTransaction, row: OrgJob, figures: JobFigures, now: Instant) -> None:

@@ -10,13 +10,13 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from bursar.core.dispatch import message_commands
 from bursar.core.dispatch.job_lifecycle import CORRECTED
-from bursar.core.dispatch.message_commands import CommandStep
 from bursar.core.ids import ChargeId, HoldId, JobId, derive_id
 from bursar.core.instant import Instant
+from bursar.core.jobs import message_commands
 from bursar.core.jobs.arrays import count_element
 from bursar.core.jobs.effects import JobEffect, Outcome, figures_of
+from bursar.core.jobs.message_commands import CommandStep
 from bursar.core.jobs.relocation import MoveJob
 from bursar.core.jobs.rows import Receipt
 from bursar.core.jobs.states import JobUpdate, event_of, update_from, updated
@@ -107,10 +107,12 @@ class HandleMessage(JobEffect):
         pool, job, n, message = self.letter
         jobs.receive(Receipt(pool, job, n, now, refusal))
         update = update_from(message, now)
-        jobs.put(updated(jobs.job(job), update))
+        row = updated(jobs.job(job), update)
+        jobs.put(row)
         figures = figures_of(books, job)
         if update.why is not None:
-            jobs.step(job, event_of(job, update.why.value, now, figures, update))
+            step = update._replace(state=row.state)  # a cancelled job that starts is stopping
+            jobs.step(job, event_of(job, update.why.value, now, figures, step))
         if isinstance(message, Corrected):
             self._corrected(jobs, message, books, now)
         if self.array is not None:

@@ -28,6 +28,7 @@ copies; they name the job that has it. The leader of a follower as a column: the
 would write to all its followers at once.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -35,7 +36,7 @@ from bursar.core.dispatch.job_lifecycle import State, after
 from bursar.core.ids import ChargeId, HoldId, JobId, derive_id
 from bursar.core.instant import Instant
 from bursar.core.jobs.effects import FollowUp, JobEffect, Outcome
-from bursar.core.jobs.rows import JobFigures
+from bursar.core.jobs.rows import JobFigures, OrgJob
 from bursar.core.jobs.states import JobUpdate, event_of
 from bursar.core.jobs.transaction import Alike, Heir, JobTransaction
 from bursar.core.ledger.books import Books, require
@@ -101,7 +102,7 @@ def share(
 
     If a result is there, the command that gives the job this result follows.
     """
-    match = _match(jobs, sharing, now)
+    match = match_of(_find_alike(jobs, books, sharing, now))
     ppm = hit_ppm(books, now)
     row = replace(jobs.job(job), digest=sharing.digest, hit_ppm=ppm)
     if match.source is None:
@@ -119,12 +120,53 @@ def share(
     return settle_with_result(end, price_of(match.used, ppm, held), "at once")
 
 
-def _match(jobs: JobTransaction, sharing: Sharing, now: Instant) -> Match:
-    """The identical job, among those of this transaction and those before."""
-    for row in jobs.new_jobs():
-        if row.digest == sharing.digest and row.leads:
-            return Match(row.id)
-    return match_of(jobs.reads.alike(sharing.digest, now - sharing.max_age))
+def _find_alike(jobs: JobTransaction, books: Books, sharing: Sharing, now: Instant) -> Alike:
+    """The identical jobs as this transaction has left them.
+
+    The outcome is the same whether jobs end and come in one transaction or in several.
+    """
+    since = now - sharing.max_age
+    rows = [row for row in jobs.jobs.values() if row.digest == sharing.digest]
+    excluded = [row.id for row in rows if not (row.leads or is_waiting_follower(row))]
+    stored = jobs.reads.alike(sharing.digest, since, excluded)
+    leader = next((row.id for row in rows if row.leads), stored.leader)
+    results = [row for row in rows if has_result(row)]
+    waiting = _last_follower(jobs, rows, stored, results)
+    recent = [row for row in results if (row.ended_at or 0) > since]
+    if recent:
+        last = max(recent, key=lambda row: (row.ended_at or 0, row.id))
+        used = require(books.holds, HoldId(last.id)).used
+        return Alike(last.id, last.exit_code, used, leader, waiting)
+    return stored._replace(used=_cost_of(books, stored), leader=leader, waiting=waiting)
+
+
+def has_result(job: OrgJob) -> bool:
+    """Whether a job has succeeded by its own run."""
+    return job.state is State.SUCCEEDED and job.cached_from is None
+
+
+def is_waiting_follower(job: OrgJob) -> bool:
+    """Whether a job follows another one and was not cancelled."""
+    return job.follows and not job.withdrawn
+
+
+def _last_follower(
+    jobs: JobTransaction, rows: Sequence[OrgJob], stored: Alike, results: Sequence[OrgJob]
+) -> JobId | None:
+    """The follower that was submitted last; None if there is a result for it."""
+    added = [row for row in rows if row.id in jobs.added and is_waiting_follower(row)]
+    last = max(added, key=lambda row: (row.submitted_at, row.id)).id if added else stored.waiting
+    if last is None or not results:
+        return last
+    submitted_at = jobs.job(last).submitted_at
+    return None if any((row.ended_at or 0) >= submitted_at for row in results) else last
+
+
+def _cost_of(books: Books, alike: Alike) -> Micros | None:
+    """The cost of a stored result; this transaction may have corrected it."""
+    if alike.result is None or not books.holds.knows(HoldId(alike.result)):
+        return alike.used
+    return require(books.holds, HoldId(alike.result)).used
 
 
 # The end of a follower

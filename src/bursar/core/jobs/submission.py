@@ -211,7 +211,13 @@ class ExtendJob(JobEffect):
         return (self.job,)
 
     def precheck(self, jobs: JobTransaction, books: Books, now: Instant) -> Refusal | None:
-        """A refusal if the job could then cost more than its submitter allows (M1)."""
+        """A refusal for an array, or if the job could cost more than its submitter allows (M1).
+
+        What an array holds is divided into equal lots; its elements are extended instead.
+        """
+        row = jobs.find(self.job)
+        if row is not None and row.elements is not None:
+            return Refusal(Code.HOLD_OF_AN_ARRAY, {"job": self.job})
         hold, most = books.holds.get(HoldId(self.job)), max_cost_of(jobs, self.job)
         if hold is None or most is None or hold.used + hold.open + self.amount <= most:
             return None

@@ -67,8 +67,11 @@ class JobReads(Protocol):
     def last_enqueue(self, job: JobId) -> Enqueue:
         """What the job's last pool was sent first."""
 
-    def alike(self, digest: str, since: Instant) -> Alike:
-        """The jobs with a digest; a result counts if it is from after an instant."""
+    def alike(self, digest: str, since: Instant, excluded: Sequence[JobId]) -> Alike:
+        """The jobs with a digest; a result counts if it is from after an instant.
+
+        The jobs in `excluded` neither lead nor wait any more: the transaction has changed them.
+        """
 
     def without_hold(self, digest: str, most: int) -> Sequence[tuple[JobId, Micros]]:
         """Followers whose holds have come to their limits, and what they have spent."""

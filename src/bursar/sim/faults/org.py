@@ -16,6 +16,7 @@ from bursar.core.jobs.cancellation import CancelJob, cancel_command, cancel_key
 from bursar.core.jobs.corrections import CorrectAttemptEnd
 from bursar.core.jobs.effects import JobEffect, Outcome, Performed, perform_with
 from bursar.core.jobs.pool_messages import PoolMessage, commands_of
+from bursar.core.jobs.result_cache import has_result, is_waiting_follower
 from bursar.core.jobs.rows import ArrayProgress, JobFigures, OrgJob, Receipt, Route
 from bursar.core.jobs.submission import ExtendJob, Submission, SubmitJob, reserve_for_job
 from bursar.core.jobs.transaction import Alike, Heir, JobTransaction
@@ -82,12 +83,13 @@ class SimulatedOrg:
         rows = [job for job in self.jobs.values() if job.digest == digest]
         return sorted(rows, key=lambda job: (job.submitted_at, job.id))
 
-    def alike(self, digest: str, since: Instant) -> Alike:
-        """The jobs with a digest; a result counts if it is from after an instant."""
+    def alike(self, digest: str, since: Instant, excluded: Sequence[JobId]) -> Alike:
+        """The jobs with a digest, as they are stored; `excluded` neither lead nor wait any more."""
         rows = self._identical(digest)
         results = [job for job in rows if has_result(job) and (job.ended_at or 0) > since]
-        leader = next((job.id for job in rows if job.leads), None)
-        follower = next((job for job in reversed(rows) if job.follows and not job.withdrawn), None)
+        present = [job for job in rows if job.id not in excluded]
+        leader = next((job.id for job in present if job.leads), None)
+        follower = next((job for job in reversed(present) if is_waiting_follower(job)), None)
         waiting = None
         if follower is not None and first_result(rows, follower) is None:
             waiting = follower.id
@@ -130,11 +132,6 @@ class SimulatedOrg:
         return 0
 
 
-def has_result(job: OrgJob) -> bool:
-    """Whether a job has succeeded by itself."""
-    return job.state.value == "succeeded" and job.cached_from is None
-
-
 def first_result(rows: Sequence[OrgJob], follower: OrgJob) -> OrgJob | None:
     """The first of identical jobs that has succeeded since a follower was submitted."""
     since = follower.submitted_at
@@ -153,12 +150,12 @@ def ask(
     if first is not None:
         return (first if isinstance(first, Refusal) else first.outcome), False
     jobs = JobTransaction(org)
-    outcome = _perform(org, key, command, effect, jobs, now)
-    _commit(org, jobs)
+    outcome = perform_command(org, key, command, effect, jobs, now)
+    commit_jobs(org, jobs)
     return outcome, True
 
 
-def _perform(
+def perform_command(
     org: SimulatedOrg,
     key: str,
     command: Command,
@@ -177,11 +174,11 @@ def _perform(
     org.replies[key] = Reply(command=command, outcome=outcome, number=org.books.header.number)
     more = performed.follow_up
     if more is not None and more.key not in org.replies:
-        _perform(org, more.key, more.command, more.effect, jobs, now)
+        perform_command(org, more.key, more.command, more.effect, jobs, now)
     return outcome
 
 
-def _commit(org: SimulatedOrg, jobs: JobTransaction) -> None:
+def commit_jobs(org: SimulatedOrg, jobs: JobTransaction) -> None:
     """Make all of a transaction true at once."""
     org.jobs |= jobs.jobs
     org.arrays |= jobs.arrays

@@ -6,12 +6,14 @@ since they were submitted. If a leader fails, the first of its followers leads; 
 job without being written. A leader that waits for credits steps down, and shares nothing any more.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from bursar.core.ids import JobId, OrgId
 from bursar.core.instant import Instant
 from bursar.core.jobs.result_cache import DueFollower
 from bursar.core.jobs.transaction import Alike, Heir
+from bursar.store.sql.arrays import array_literal
 from bursar.store.sql.connection import Connection
 
 # Who is alike
@@ -50,8 +52,9 @@ _HOLD: Final = """
 FOLLOWED: Final = f"case when j.follows then coalesce(({_leader('j')}), j.source) end"
 
 ALIKE: Final = f"""
-    with f as (select %s::text as org_id, %s::text as result_digest, %s::bigint as since)
-    select r.job_id, r.exit_code, r.used, ({_LEADER}),
+    with f as (select %s::text as org_id, %s::text as result_digest, %s::bigint as since,
+                      %s::text[] as excluded)
+    select r.job_id, r.exit_code, r.used, ({_LEADER} and l.job_id <> all(f.excluded)),
            case when ({_success("w")}) is null then w.job_id end
       from f
       left join lateral (
@@ -70,14 +73,20 @@ ALIKE: Final = f"""
            select o.* from jobs o
             where o.org_id = f.org_id and o.result_digest = f.result_digest
               and o.follows and not o.withdrawn
+              and o.job_id <> all(f.excluded)
             order by o.submitted_at desc, o.job_id desc
             limit 1) w on true
 """
 
 
-def alike(connection: Connection, org: OrgId, digest: str, since: Instant) -> Alike:
-    """Who is like a job, in a transaction of its org; a result must be from after an instant."""
-    [row] = connection.execute(ALIKE, [org, digest, since]).fetchall()
+def alike(
+    connection: Connection, org: OrgId, digest: str, since: Instant, excluded: Sequence[JobId]
+) -> Alike:
+    """The stored jobs with a digest; a result counts if it is from after an instant.
+
+    The jobs in `excluded` neither lead nor wait any more: the transaction has changed them.
+    """
+    [row] = connection.execute(ALIKE, [org, digest, since, array_literal(excluded)]).fetchall()
     return Alike(*row)
 
 

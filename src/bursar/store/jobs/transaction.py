@@ -176,9 +176,9 @@ class StoredJobs:
         """What the job's last pool was sent first."""
         return routing.last_enqueue(self._connection, self._org, job)
 
-    def alike(self, digest: str, since: Instant) -> Alike:
-        """The jobs with a digest; a result counts if it is from after an instant."""
-        return result_cache.alike(self._connection, self._org, digest, since)
+    def alike(self, digest: str, since: Instant, excluded: Sequence[JobId]) -> Alike:
+        """The jobs with a digest, as they are stored; `excluded` neither lead nor wait any more."""
+        return result_cache.alike(self._connection, self._org, digest, since, excluded)
 
     def without_hold(self, digest: str, most: int) -> list[tuple[JobId, Micros]]:
         """Followers whose holds have come to their limits, and what they have spent."""

@@ -1,4 +1,4 @@
-"""What a pool's messages come to in an org's ledger (M1–M4).
+"""The ledger commands that follow from a message of a pool (M1–M4).
 
     Started     Redraw                  the open part is drawn again for the actual GPU type
     RanSoFar    Charge                  late, if the attempt is settled or the hold closed
@@ -8,8 +8,8 @@
     Corrected   GiveBack, BookLate      lost work is given back, or charged after all
     Dropped     Release                 or EndHold, if its limit has come
 
-A message is handled by one to three commands, one after the other; each next one follows from the
-outcome of the one before. With the last of them the message is handled.
+A message takes one to three commands, one after the other. Each next command depends on the outcome
+of the one before; the last one completes the message.
 """
 
 from collections.abc import Generator
@@ -38,47 +38,47 @@ _CLOSED: Final = frozenset({Code.HOLD_CLOSED})
 
 
 class CommandStep(NamedTuple):
-    """A command for a message; with the last one the message is handled."""
+    """A command for a message; the last one completes it."""
 
     command: Command
     unless: frozenset[Code] = frozenset()  # refusals after which another command follows
-    anyway: frozenset[Code] = frozenset()  # refusals that leave things as they should be
-    last: bool = True
+    anyway: frozenset[Code] = frozenset()  # refusals that count as success
+    last: bool = True  # whether it completes the message
 
 
 Steps: TypeAlias = Generator[CommandStep, Outcome, None]
 
 
 def steps(hold: HoldId, charge: ChargeId, message: Message) -> Steps:
-    """The commands that a message comes to; each is sent the outcome of the one before."""
+    """Yield the commands of a message; the caller sends back the outcome of each."""
     match message:
-        case Started() as one:
+        case Started() as start:
             yield CommandStep(
                 Redraw(
                     hold=hold,
-                    attempt=one.attempt,
-                    gpu_type=one.gpu_type,
-                    run_ms=one.run_ms,
-                    started_at=one.at,
+                    attempt=start.attempt,
+                    gpu_type=start.gpu_type,
+                    run_ms=start.run_ms,
+                    started_at=start.at,
                 )
             )
-        case RanSoFar() as one:
-            read = Charge(charge=charge, hold=hold, attempt=one.attempt, run_ms=one.run_ms)
-            yield from _or_late(read)
-        case Ended(over=True, kept_ms=None) as one:
-            last = Settle(charge=charge, hold=hold, attempt=one.attempt, run_ms=one.run_ms)
+        case RanSoFar(attempt=attempt, run_ms=run_ms):
+            usage = Charge(charge=charge, hold=hold, attempt=attempt, run_ms=run_ms)
+            yield from _or_late(usage)
+        case Ended(over=True, kept_ms=None) as end:
+            last = Settle(charge=charge, hold=hold, attempt=end.attempt, run_ms=end.run_ms)
             yield from _or_late(last)
-        case Ended() as one:
-            yield from _ended(hold, charge, one)
-        case Corrected() as one:
-            back = GiveBack(hold=hold, attempt=one.attempt, kept_ms=one.paid_ms)
-            yield CommandStep(back, last=False)
-            late = BookLate(charge=charge, hold=hold, attempt=one.attempt, run_ms=one.paid_ms)
+        case Ended() as end:
+            yield from _ended(hold, charge, end)
+        case Corrected(attempt=attempt, paid_ms=paid_ms):
+            refund = GiveBack(hold=hold, attempt=attempt, kept_ms=paid_ms)
+            yield CommandStep(refund, last=False)
+            late = BookLate(charge=charge, hold=hold, attempt=attempt, run_ms=paid_ms)
             yield CommandStep(late)
         case Dropped():
             yield from _released(hold)
         case other:
-            fail_invariant("an org cannot handle this", hold=hold, message=other)
+            fail_invariant("an org cannot handle this message", hold=hold, message=other)
 
 
 def _ended(hold: HoldId, charge: ChargeId, end: Ended) -> Steps:
@@ -93,7 +93,7 @@ def _ended(hold: HoldId, charge: ChargeId, end: Ended) -> Steps:
 
 
 def _released(hold: HoldId) -> Steps:
-    """Release a hold; one that has come to its limit has ended by itself: that is written."""
+    """Release a hold; if its time limit has closed it, write down that it has ended."""
     outcome = yield CommandStep(Release(hold=hold), unless=_CLOSED)
     if isinstance(outcome, Refusal) and outcome.code in _CLOSED:
         yield CommandStep(EndHold(hold=hold), anyway=_CLOSED)
