@@ -16,7 +16,7 @@ from benchmarks.schedule.sizes import Sizes, Streams
 from benchmarks.schedule.streams import Ours, Theirs, drive
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND
-from bursar.core.scheduling.decisions import Keep
+from bursar.core.scheduling.decisions import EarmarkGpus
 from bursar.core.scheduling.explain.waiting import explain
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.snapshot import PoolSnapshot
@@ -155,7 +155,7 @@ def _reclaim(snapshot: PoolSnapshot, told: Load) -> Took:
     pool = Pool(snapshot)
     plan = pool.round(T0)
     took, victims = pool.planned, victims_of(plan)
-    kept = [one for one in plan.decisions if isinstance(one, Keep)]
+    kept = [one for one in plan.decisions if isinstance(one, EarmarkGpus)]
     asks = len(snapshot.waiting)
     wanted = sum(one.shape.milli_gpus for one in snapshot.waiting) // 1_000
     if len(kept) != asks or len(victims) != wanted:

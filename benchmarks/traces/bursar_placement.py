@@ -12,7 +12,7 @@ from bursar.core.scheduling.model.nodes import MILLI, Node
 from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.core.scheduling.model.snapshot import PoolSnapshot
 from bursar.core.scheduling.placement.backfill import NodeClaims
-from bursar.core.scheduling.placement.search import find_placement, pieces_for
+from bursar.core.scheduling.placement.search import choose_pieces, find_placement
 
 T0: Final[Instant] = 500_000 * HOUR
 OWNER: Final = ("paid", "org", "account", "user")
@@ -40,7 +40,7 @@ class Placing:
             id=JobId(f"pod{self._placed:06}"), shape=shape, path=OWNER, prices=(), run_max=HOUR,
             queued_at=T0,
         )  # fmt: skip
-        taken = pieces_for(self._cluster, shape, spot)
+        taken = choose_pieces(self._cluster, shape, spot)
         self._cluster.add_running(
             RunningJob(job=job, gpu_type=spot.gpu_type, pieces=taken, started_at=T0, saved_at=T0)
         )

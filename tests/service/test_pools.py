@@ -23,7 +23,7 @@ from bursar.core.instant import MINUTE, SECOND, Instant
 from bursar.core.leases import Denied
 from bursar.core.messages import HoldGrew, ToPool, Withdraw
 from bursar.core.refusal import InvariantBroken
-from bursar.core.scheduling.decisions import Decision, Keep, Preempt
+from bursar.core.scheduling.decisions import Decision, EarmarkGpus, Preempt
 from bursar.core.scheduling.model.nodes import Node, Piece
 from bursar.core.scheduling.model.policy import PAID, PoolPolicy
 from bursar.core.scheduling.plan import carry_out
@@ -668,7 +668,7 @@ def test_whoever_leads_next_knows_for_whom_gpus_were_freed(
         victim, wants = name_of(key("victim")), name_of(key("wants"))
         ask = Preempt(job=victim, wanted_by=wants, right="class", lost=0, stops_at=T0)
         pieces = (Piece(N1, (0, 1), 1),)
-        keep = Keep(job=wants, gpu_type="H100", pieces=pieces, victims=(victim,))
+        keep = EarmarkGpus(job=wants, gpu_type="H100", pieces=pieces, victims=(victim,))
         assert () == one.write(led(one), [ask, keep]).denied
         two.expire()
         with kept_at(database_url, pool) as new:

@@ -3,14 +3,14 @@
 from collections import Counter
 
 from bursar.core.instant import HOUR, MINUTE, SECOND, Instant
-from bursar.core.scheduling.decisions import Decision, Keep, Plan, Preempt, Start, Wait
+from bursar.core.scheduling.decisions import Decision, EarmarkGpus, Plan, Preempt, Start, Wait
 from bursar.core.scheduling.model.jobs import StartReason
 from bursar.core.scheduling.model.nodes import Piece
 
 
 def render_plan(plan: Plan) -> str:
     """Render all decisions in their order, then the waiting jobs in theirs."""
-    earmarked = {decision.job for decision in plan.decisions if isinstance(decision, Keep)}
+    earmarked = {decision.job for decision in plan.decisions if isinstance(decision, EarmarkGpus)}
     parts = [_decision(decision, plan.at) for decision in plan.decisions]
     parts += [_wait(wait, plan.at) for wait in plan.waits if wait.job not in earmarked]
     return "; ".join(parts)
@@ -30,7 +30,7 @@ def _decision(decision: Decision, at: Instant) -> str:
         return f"{decision.job} -> {_places(decision.pieces)}{why}"
     if isinstance(decision, Preempt):
         return f"{decision.job} preempted for={decision.wanted_by} by={decision.right}"
-    if isinstance(decision, Keep):
+    if isinstance(decision, EarmarkGpus):
         return f"{decision.job} waits on={_places(decision.pieces)}"
     return f"{decision.job} promised start={span(decision.at - at)}"
 

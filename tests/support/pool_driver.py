@@ -243,7 +243,7 @@ class Driver:
         assert epoch is not None
         follower, _ = self.pool.follow(POLICY, now)
         if not follower.told.is_open:
-            follower.told.begin()
+            follower.told.begin_window()
         decisions = carry_out(follower.cluster, now).decisions
         follower.told.record_decisions(decisions)
         if decisions:

@@ -32,7 +32,7 @@ from bursar.core.scheduling.model.policy import (
 )
 from bursar.core.scheduling.model.running_index import RunningIndex
 from bursar.core.scheduling.model.snapshot import PoolSnapshot
-from bursar.core.scheduling.model.usage import Fading
+from bursar.core.scheduling.model.usage import UsageDecay
 from bursar.core.scheduling.model.waiting_index import WaitingIndex
 from bursar.core.scheduling.order.backlog import Backlog
 from bursar.core.scheduling.order.share import ShareGroup, ShareTree
@@ -208,7 +208,7 @@ class Author:
             checkpoint_cost=20 * SECOND if every else 0,
             preemptions=self.one((0, 0, 0, 0, 0, 0, 1, 2, 3)),
             attained=self.one((0, 0, CREDIT)),
-            counted=self.one(((), (), ("person",))),
+            limit_names=self.one(((), (), ("person",))),
         )
 
     def running(self) -> Iterator[RunningJob]:
@@ -295,8 +295,8 @@ class Author:
 
     def usage(self, policy: PoolPolicy) -> tuple[tuple[Path, int], ...]:
         """What some users used before."""
-        fading = Fading(policy.half_life, T0)
-        hour = fading.growth(T0) - fading.growth(T0 - HOUR)
+        decay = UsageDecay(policy.half_life, T0)
+        hour = decay.growth(T0) - decay.growth(T0 - HOUR)
         users = sorted(set(self.paths))
         return tuple((path, hour * self.one((1, 10)) * CREDIT) for path in users if self.chance(40))
 
@@ -489,7 +489,7 @@ _FORGOTTEN: Final = {
 }
 _ENTITLED: Final = {"ceiling", "floor", "is_limit", "jobs_max", "name", "path", "weight"}
 _PLAIN: Final = (
-    *(Backlog, Cluster, ShareTree, ShareGroup, NodeUsage, Fading),
+    *(Backlog, Cluster, ShareTree, ShareGroup, NodeUsage, UsageDecay),
     *(NodeIndex, OrgClasses, RunningIndex, WaitingIndex),
 )
 

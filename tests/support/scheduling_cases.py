@@ -36,7 +36,7 @@ from bursar.core.scheduling.model.jobs import Earmark, Job, Path, RunningJob, Sh
 from bursar.core.scheduling.model.nodes import MILLI, Level, Node, NodeState, Piece
 from bursar.core.scheduling.model.policy import ANY_TYPE, PoolPolicy, Share, Tier
 from bursar.core.scheduling.model.snapshot import PoolSnapshot
-from bursar.core.scheduling.model.usage import Fading
+from bursar.core.scheduling.model.usage import UsageDecay
 from bursar.core.value import replace
 
 T0: Instant = 20_000 * 24 * HOUR  # a round day, so that spans are round as well
@@ -189,7 +189,7 @@ def _job(text: str, types: tuple[str, ...] = ("H100",)) -> Job:
         attained=int(given.get("used", 0)) * CREDIT,
         balance=int(given.get("balance", 0)) * CREDIT,
         not_before=T0 + time(given["again"]) if "again" in given else 0,
-        counted=tuple(filter(None, given.get("counted", "").split(","))),
+        limit_names=tuple(filter(None, given.get("counted", "").split(","))),
         promised_at=T0 + time(date) if date else None,
         promised_since=T0 - time(since) if since else None,
         promised_on=tuple(
@@ -290,6 +290,6 @@ def _piece(text: str, nodes: dict[NodeId, Node], given: dict[str, str]) -> Piece
 
 def _used(text: str, policy: PoolPolicy) -> tuple[Path, int]:
     who, credits = text.split("=")
-    fading = Fading(policy.half_life, T0)
+    fading = UsageDecay(policy.half_life, T0)
     hour = fading.growth(T0) - fading.growth(T0 - HOUR)
     return tuple(who.split(".")), int(credits) * CREDIT * hour

@@ -10,14 +10,14 @@ from typing import Any, Final
 
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import MINUTE, NEVER, Instant
-from bursar.core.scheduling.decisions import Decision, Keep, Preempt, Start
+from bursar.core.scheduling.decisions import Decision, EarmarkGpus, Preempt, Start
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.earmarks import can_start
 from bursar.core.scheduling.model.jobs import Job, Path, RunningJob, Shape, StartReason, task_need
 from bursar.core.scheduling.model.nodes import FREE_NOW, MILLI, NodeUsage, TaskNeed
 from bursar.core.scheduling.model.policy import WHOLE_PPM, PoolPolicy
 from bursar.core.scheduling.placement.backfill import NodeClaims
-from bursar.core.scheduling.placement.search import NodePlacement, find_placement, pieces_for
+from bursar.core.scheduling.placement.search import NodePlacement, choose_pieces, find_placement
 from bursar.core.sorted_set import SortedSet
 
 Key = tuple[Any, ...]  # smaller comes first; in a queue it ends in the job's id
@@ -165,7 +165,7 @@ class _Later:
         """What each node can do for a job: cost of a task, name, tasks, who leaves for them."""
         for name, machine in self._cluster.nodes.by_id.items():
             task = task_need(shape, machine.kind)
-            usable = machine.node.usable_at(self._cluster.now)
+            usable = machine.node.is_usable_at(self._cluster.now)
             if task is None or machine.node.gpu_type != gpu_type or not usable:
                 continue
             leaving: list[RunningJob] = []
@@ -186,7 +186,7 @@ class _Later:
     ) -> list[Decision]:
         now, cluster = self._cluster.now, self._cluster
         names = tuple(sorted(victims))
-        kept = pieces_for(cluster, job.shape, spot, FREE_NOW, frozenset(names))
+        kept = choose_pieces(cluster, job.shape, spot, FREE_NOW, frozenset(names))
         found: list[Decision] = [
             Preempt(
                 job=name, wanted_by=job.id, right="order", lost=victims[name].work_lost(now),
@@ -194,7 +194,7 @@ class _Later:
             )
             for name in names
         ]  # fmt: skip
-        return [*found, Keep(job=job.id, gpu_type=spot.gpu_type, pieces=kept, victims=names)]
+        return [*found, EarmarkGpus(job=job.id, gpu_type=spot.gpu_type, pieces=kept, victims=names)]
 
 
 def _fits(machine: NodeUsage, task: TaskNeed, leaving: list[RunningJob]) -> int:
@@ -232,7 +232,7 @@ def start_of(cluster: Cluster, job: Job) -> Start | None:
     spot = find_placement(cluster, NodeClaims(cluster), job.shape, job.shape.types, NEVER)
     if spot is None:
         return None
-    got = pieces_for(cluster, job.shape, spot)
+    got = choose_pieces(cluster, job.shape, spot)
     return Start(job=job.id, gpu_type=spot.gpu_type, pieces=got, why=StartReason.TURN)
 
 

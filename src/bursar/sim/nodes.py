@@ -91,7 +91,7 @@ class Nodes:
 
     def taken_on(self, name: NodeId) -> list[JobId]:
         """Jobs that have GPUs of a node, or have them kept there."""
-        return sorted(self._cluster.nodes.by_id[name].taken)
+        return sorted(self._cluster.nodes.by_id[name].allocations)
 
     def fail(self, name: NodeId, now: Instant) -> None:
         """A node is gone; whatever ran there has been stopped."""
@@ -170,7 +170,7 @@ class Nodes:
         """Ordered nodes that were drained and are empty are gone."""
         for name in sorted(self._leaving):
             machine = self._cluster.nodes.by_id[name]
-            if not machine.taken and self.provisioner is not None:
+            if not machine.allocations and self.provisioner is not None:
                 self._leaving.remove(name)
                 self._gone(machine.node, now)
                 self._cluster.remove_node(name)

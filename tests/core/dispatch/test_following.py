@@ -8,7 +8,7 @@ from bursar.core.ids import JobId
 from bursar.core.instant import MINUTE, SECOND
 from bursar.core.leases import LEASE_TTL
 from bursar.core.messages import HoldGrew, Withdraw
-from bursar.core.scheduling.decisions import Keep, Preempt, Start
+from bursar.core.scheduling.decisions import EarmarkGpus, Preempt, Start
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.nodes import NodeState, Piece
 from bursar.core.scheduling.model.policy import PAID, PoolPolicy
@@ -72,7 +72,7 @@ def making_room() -> Trial:
 
 
 VICTIMS = (NAME, name_of(SECOND_JOB))
-KEPT = Keep(
+KEPT = EarmarkGpus(
     job=name_of(BIG), gpu_type="H100", pieces=(Piece(N1, (0, 1), 1),), victims=VICTIMS
 )  # fmt: skip
 

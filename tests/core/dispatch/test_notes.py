@@ -25,7 +25,7 @@ class Led:
         self.follower = ClusterMirror(PoolPolicy(tiers=(PAID,)), trial.now)
         self.noted = 0
         self.follower.follow(trial.pool, trial.pool.jobs, trial.now)
-        self.follower.told.begin()
+        self.follower.told.begin_window()
 
     def follow(self) -> None:
         known = self.trial.pool

@@ -34,7 +34,7 @@ from bursar.core.messages import (
     Withdraw,
 )
 from bursar.core.refusal import InvariantBroken
-from bursar.core.scheduling.decisions import Keep, Preempt, Promise, Start
+from bursar.core.scheduling.decisions import EarmarkGpus, Preempt, Promise, Start
 from bursar.core.scheduling.model.jobs import StartReason as Turn
 from bursar.core.scheduling.model.nodes import NodeState, Piece
 from bursar.core.value import replace
@@ -1019,7 +1019,7 @@ def test_a_plan_is_written_as_far_as_nothing_stands_against_it() -> None:
     ask = Preempt(
         job=name_of(JOB), wanted_by=name_of(other), right="share", lost=0, stops_at=trial.now
     )
-    keep = Keep(job=name_of(other), gpu_type="H100", pieces=ON_N1, victims=(name_of(JOB),))
+    keep = EarmarkGpus(job=name_of(other), gpu_type="H100", pieces=ON_N1, victims=(name_of(JOB),))
     promise = Promise(job=name_of(other), at=trial.now + HOUR, since=trial.now, nodes=())
     work = trial.work()
     written = rules.write(work, trial.epoch, [start, ask, keep, promise])
@@ -1045,7 +1045,7 @@ def test_nobody_makes_room_for_a_job_that_is_gone() -> None:
     ask = Preempt(
         job=name_of(JOB), wanted_by=name_of(other), right="share", lost=0, stops_at=trial.now
     )
-    keep = Keep(job=name_of(other), gpu_type="H100", pieces=ON_N1, victims=(name_of(JOB),))
+    keep = EarmarkGpus(job=name_of(other), gpu_type="H100", pieces=ON_N1, victims=(name_of(JOB),))
     unknown = replace(keep, job=name_of(("rival", JobId("unknown"))))
 
     written = rules.write(trial.work(), trial.epoch, [ask, keep, unknown])
@@ -1058,7 +1058,7 @@ def test_what_is_kept_for_a_job_is_so_until_it_has_it_or_cannot_have_it() -> Non
     """Else it would be tried again and again (S5)."""
     for other_takes_it in (False, True):
         trial = waiting()
-        mark = Keep(job=name_of(JOB), gpu_type="H100", pieces=ON_N1, victims=())
+        mark = EarmarkGpus(job=name_of(JOB), gpu_type="H100", pieces=ON_N1, victims=())
         work = trial.work()
         rules.write(work, trial.epoch, [mark])
         work.keep()

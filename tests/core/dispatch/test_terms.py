@@ -53,7 +53,7 @@ def test_a_new_follower_knows_the_policy_and_all_slices() -> None:
 
     assert 9 == cluster.policy.tiers[0].weight
     assert {QUOTA: Share(ceiling=(("*", 1),))} == limits(cluster)
-    assert (QUOTA,) == cluster.running[NAME].job.counted
+    assert (QUOTA,) == cluster.running[NAME].job.limit_names
     assert 1_000 == cluster.tree.limit_groups[QUOTA].used["*"]
 
 
@@ -83,12 +83,12 @@ def test_another_half_life_leaves_what_was_used_as_it_is_now() -> None:
     trial.report(ran(6_000, exit=Exit.DONE))
     followed(found, trial)
     tree = found.cluster.tree
-    before = tree.faded_usage(tree.root, trial.now)
+    before = tree.decayed_usage(tree.root, trial.now)
     told(trial, policy=PolicyInForce(n=1, policy=replace(SHIPPED, half_life=5)))
     followed(found, trial)
 
     tree = found.cluster.tree
-    after = tree.faded_usage(tree.root, trial.now)
+    after = tree.decayed_usage(tree.root, trial.now)
     assert before > 0
     assert abs(before - after) <= 1
     snapshot = found.cluster.snapshot()
@@ -148,7 +148,7 @@ def test_ceilings_that_change_are_replayed() -> None:
     trial.post(asking(), 1, SECOND_JOB)
     told(trial, ONE)
     found = follower(trial)
-    found.told.begin()
+    found.told.begin_window()
     told(trial, replace(ONE, n=2, granted=((GPUS, 2),)))
     followed(found, trial)
     found.told.record_decisions(carry_out(found.cluster, trial.now).decisions)
@@ -172,12 +172,12 @@ def test_a_job_that_is_over_leaves_before_the_policy_changes() -> None:
     trial.pool.changes.clear()
 
     assert found.follow(trial.pool, (), trial.now)
-    assert () == found.cluster.running[NAME].job.counted
+    assert () == found.cluster.running[NAME].job.limit_names
 
 
 def faded(found: ClusterMirror, trial: Trial) -> int:
     tree = found.cluster.tree
-    return tree.faded_usage(tree.root, trial.now)
+    return tree.decayed_usage(tree.root, trial.now)
 
 
 def test_a_new_leader_knows_what_users_have_had() -> None:

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from bursar.core.ids import JobId
 from bursar.core.instant import MINUTE, Instant
-from bursar.core.scheduling.decisions import Keep, Plan, Preempt, Start, Wait
+from bursar.core.scheduling.decisions import EarmarkGpus, Plan, Preempt, Start, Wait
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, Path, RunningJob
 from bursar.core.scheduling.model.nodes import MILLI, NodeState
 from bursar.core.scheduling.model.policy import ANY_TYPE, Share
 from bursar.core.scheduling.model.snapshot import PoolSnapshot
-from bursar.core.scheduling.model.usage import Fading
+from bursar.core.scheduling.model.usage import UsageDecay
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.scheduling.preemption.rights import ENDING_GRACES
 from bursar.core.value import replace
@@ -239,7 +239,7 @@ class Rights:
 
     def growth(self, at: Instant) -> int:
         """What a unit of use counts at an instant."""
-        return Fading(self.world.policy.half_life, self.world.at).growth(at)
+        return UsageDecay(self.world.policy.half_life, self.world.at).growth(at)
 
     @property
     def tick(self) -> Instant:
@@ -340,13 +340,13 @@ def test_one_job_gets_exactly_what_the_search_finds(before: PoolSnapshot) -> Non
     better to wait; else it waits, until the first instant at which it surely fits (S2, S5, S7)."""
     (job,) = before.waiting
     plan = planned(before)
-    kinds = {type(one) for one in plan.decisions} & {Start, Keep}
+    kinds = {type(one) for one in plan.decisions} & {Start, EarmarkGpus}
 
     if any(fits(before, job, gpu_type, before.at) for gpu_type in job.shape.types):
         assert {Start} == kinds
         return
     best = best_set(before, job)
-    if {Keep} == kinds:
+    if {EarmarkGpus} == kinds:
         assert best is not None
         assert sorted(one.job.id for one in best) == victims_of(plan)
         return
@@ -397,7 +397,7 @@ def test_victims_are_legal_and_none_is_one_too_many(before: PoolSnapshot) -> Non
     for one in plan.decisions:
         if isinstance(one, Preempt):
             asked.append(one)
-        elif isinstance(one, Keep):
+        elif isinstance(one, EarmarkGpus):
             job = next(job for job in world.waiting if job.id == one.job)
             rights = Rights(world, job, one.gpu_type, shares)
             running = {there.job.id: there for there in world.running}

@@ -5,7 +5,7 @@ import pytest
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.refusal import InvariantBroken
-from bursar.core.scheduling.decisions import Keep, Preempt, Promise, Start
+from bursar.core.scheduling.decisions import EarmarkGpus, Preempt, Promise, Start
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import StartReason
 from bursar.core.scheduling.model.nodes import NodeState, Piece
@@ -68,7 +68,7 @@ def test_a_trial_leaves_nothing_behind() -> None:
     decisions = (
         Promise(job=JobId("a"), at=T0 + HOUR, since=T0, nodes=()),
         Preempt(job=JobId("low"), wanted_by=JobId("a"), right="class", lost=0, stops_at=soon),
-        Keep(
+        EarmarkGpus(
             job=JobId("a"), gpu_type="H100", pieces=(Piece(N1, (0, 1, 2, 3), 1),),
             victims=(JobId("low"),),
         ),

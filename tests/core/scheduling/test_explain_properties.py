@@ -7,7 +7,7 @@ from bursar.core.scheduling.advice.admission import Bucket, admit
 from bursar.core.scheduling.advice.autoscale import CapacityOffer, Scaling, advise_scaling
 from bursar.core.scheduling.advice.defragment import advise_cleared_nodes, advise_moves
 from bursar.core.scheduling.advice.pool_load import measure_load
-from bursar.core.scheduling.decisions import Keep, Start
+from bursar.core.scheduling.decisions import EarmarkGpus, Start
 from bursar.core.scheduling.explain.queue_position import list_positions, list_shares, queue_order
 from bursar.core.scheduling.explain.waiting import explain, explain_new_job
 from bursar.core.scheduling.model.cluster import Cluster
@@ -35,7 +35,7 @@ def test_everybody_is_told_why(before: PoolSnapshot) -> None:
     plan = make_plan(cluster, before.at)
     then = indexes(cluster)
     starts = {one.job for one in plan.decisions if isinstance(one, Start)}
-    kept = {one.job for one in plan.decisions if isinstance(one, Keep)}
+    kept = {one.job for one in plan.decisions if isinstance(one, EarmarkGpus)}
     looked_at = {wait.job for wait in plan.waits}
     for job in before.waiting:
         found = explain(cluster, job.id, before.at, plan)

@@ -102,7 +102,7 @@ def test_not_everything_is_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) 
     for one in each:
         costs.append(many.cost(KIND, one, ONE))
         assert len(many._costs) <= 5
-        assert len(many._known) <= 5
+        assert len(many._fragments) <= 5
 
     assert [of(FOUR, PART).cost(KIND, one, ONE) for one in each] == costs
 

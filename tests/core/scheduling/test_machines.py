@@ -68,7 +68,7 @@ def test_a_kind_is_all_that_nodes_have_in_common() -> None:
     ],
 )
 def test_when_a_node_is_usable(state: NodeState, ready_at: int, usable: bool) -> None:
-    assert usable == replace(NODE, state=state, ready_at=ready_at).usable_at(10)
+    assert usable == replace(NODE, state=state, ready_at=ready_at).is_usable_at(10)
 
 
 def test_where_a_node_stands() -> None:
@@ -141,7 +141,7 @@ def test_the_piece_for_tasks(task: TaskNeed, tasks: int, want: Piece) -> None:
     machine.take(JOB, Piece(NODE.id, (0,), 1), 10)
     machine.take(OTHER, Piece(NODE.id, (3,), 3), 10)
 
-    assert want == machine.piece(task, tasks, 0)
+    assert want == machine.choose_piece(task, tasks, 0)
 
 
 @pytest.mark.parametrize(

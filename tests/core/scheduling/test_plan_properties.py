@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, MINUTE, SECOND
-from bursar.core.scheduling.decisions import Decision, Keep, Plan, Preempt, Promise, Start
+from bursar.core.scheduling.decisions import Decision, EarmarkGpus, Plan, Preempt, Promise, Start
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, Path, Shape, StartReason
 from bursar.core.scheduling.model.nodes import MILLI, Node, NodeState, Piece
@@ -52,9 +52,9 @@ def steps(before: PoolSnapshot, plan: Plan) -> Iterator[tuple[PoolSnapshot, Deci
         cluster.apply(decision)
 
 
-def given_places(plan: Plan) -> Iterator[Start | Keep]:
+def given_places(plan: Plan) -> Iterator[Start | EarmarkGpus]:
     """All decisions that give a job GPUs."""
-    return (one for one in plan.decisions if isinstance(one, Start | Keep))
+    return (one for one in plan.decisions if isinstance(one, Start | EarmarkGpus))
 
 
 def planned(before: PoolSnapshot) -> Plan:
@@ -139,7 +139,7 @@ def test_no_ceiling_is_passed(before: PoolSnapshot) -> None:
     limit outside the tree is passed; who is above already gets nothing more (S3, B4)."""
     jobs = {job.id: job for job in before.waiting}
     for world, one in steps(before, planned(before)):
-        if isinstance(one, Keep):
+        if isinstance(one, EarmarkGpus):
             assert within_all(world, holders(world), jobs[one.job], one.gpu_type)
         elif isinstance(one, Start):  # now: whoever was asked to stop is still there
             there = [(running.job, running.gpu_type) for running in world.running]
@@ -161,8 +161,8 @@ def within_all(
         )
         for place in places
     ) and all(
-        within(limits.get(name), [h for h in holding if name in h[0].counted], job, gpu_type)
-        for name in job.counted
+        within(limits.get(name), [h for h in holding if name in h[0].limit_names], job, gpu_type)
+        for name in job.limit_names
     )
 
 
@@ -221,7 +221,7 @@ def test_nobodys_floor_is_cut_into(before: PoolSnapshot) -> None:
         if isinstance(one, Preempt):
             start = start or world
         elif start is not None:
-            assert isinstance(one, Keep)
+            assert isinstance(one, EarmarkGpus)
             for path, share in shares_of(before).items():
                 if path != jobs[one.job].path[: len(path)]:
                     keeps_floor(path, share, start, world)
@@ -331,7 +331,7 @@ def test_room_is_made_for_somebody_who_starts_there(before: PoolSnapshot) -> Non
     all have left the job starts on exactly these GPUs (S5)."""
     game = Game(before)
     plan = game.round()
-    kept = {one.job: one for one in plan.decisions if isinstance(one, Keep)}
+    kept = {one.job: one for one in plan.decisions if isinstance(one, EarmarkGpus)}
     asked = [(one.wanted_by, one.job) for one in plan.decisions if isinstance(one, Preempt)]
     assert sorted(asked) == sorted((one.job, v) for one in kept.values() for v in one.victims)
     then = game.cluster.snapshot()
@@ -366,7 +366,7 @@ def in_the_way(then: PoolSnapshot, victim: JobId) -> bool:
     return not fits_whole(then.nodes, staying + earmarked)
 
 
-def at_a_ceiling(then: PoolSnapshot, kept: Keep, victim: JobId) -> bool:
+def at_a_ceiling(then: PoolSnapshot, kept: EarmarkGpus, victim: JobId) -> bool:
     """Whether some place would have more than it may if a job came and this victim stayed."""
     jobs = {job.id: job for job in then.waiting} | {one.job.id: one.job for one in then.running}
     left = {kept.job, *kept.victims} - {victim}

@@ -4,7 +4,15 @@ import pytest
 
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, MINUTE, SECOND
-from bursar.core.scheduling.decisions import Keep, Plan, PlannedStart, Preempt, Promise, Start, Wait
+from bursar.core.scheduling.decisions import (
+    EarmarkGpus,
+    Plan,
+    PlannedStart,
+    Preempt,
+    Promise,
+    Start,
+    Wait,
+)
 from bursar.core.scheduling.model.jobs import StartReason
 from bursar.core.scheduling.model.nodes import Piece
 from tests.support.plan_text import render_plan, span
@@ -30,7 +38,7 @@ def test_everything_a_plan_can_say() -> None:
         Start(job=A, gpu_type="H100", pieces=PIECES, why=StartReason.TURN),
         Start(job=A, gpu_type="H100", pieces=PIECES[1:], why=StartReason.BACKFILL),
         Preempt(job=A, wanted_by=B, right="class", lost=1, stops_at=T0),
-        Keep(job=B, gpu_type="H100", pieces=PIECES, victims=(A,)),
+        EarmarkGpus(job=B, gpu_type="H100", pieces=PIECES, victims=(A,)),
         Promise(job=A, at=T0 + HOUR, since=T0, nodes=()),
     )
     waits = (

@@ -11,7 +11,7 @@ from bursar.core.scheduling.model.policy import (
     PoolPolicy,
     Share,
     Tier,
-    in_milli,
+    to_milli_gpus,
 )
 from bursar.core.value import replace
 from tests.support.scheduling_cases import T0, Case
@@ -100,4 +100,4 @@ def test_the_order_inside_a_user(policy: str, want: list[str]) -> None:
 
 
 def test_gpus_in_thousandths() -> None:
-    assert {ANY_TYPE: 2_000, "H100": 1_000} == in_milli(((ANY_TYPE, 2), ("H100", 1)))
+    assert {ANY_TYPE: 2_000, "H100": 1_000} == to_milli_gpus(((ANY_TYPE, 2), ("H100", 1)))

@@ -35,7 +35,7 @@ OTHERS = Case(
 def recorder() -> Recorder:
     """A busy cluster, whose window has begun."""
     found = Recorder(BUSY.cluster())
-    found.begin()
+    found.begin_window()
     return found
 
 
@@ -133,10 +133,10 @@ def test_nobody_records_before_it_begins_or_once_it_has_ended() -> None:
     _round(told)
     assert not told.is_open
     assert (None, ()) == told.take()
-    told.begin()
+    told.begin_window()
     told.enqueue(OTHERS.waiting[0])
     assert told.is_open
-    told.forget()
+    told.discard_window()
     assert not told.is_open
     assert (0, (None, ())) == (told.size, told.take())
 
@@ -148,7 +148,7 @@ def test_a_window_ends_when_it_is_long_enough(monkeypatch: pytest.MonkeyPatch) -
     told = recorder()
     for number in range(5):
         told.cluster.tree.add_past_usage(("paid", "acme", "root", f"user {number}"), 1)
-    told.begin()
+    told.begin_window()
     whole = told.cluster.snapshot()
     rows = [whole.nodes, whole.waiting, whole.running, whole.earmarks, whole.usage]
     assert all(rows)
@@ -160,7 +160,7 @@ def test_a_window_ends_when_it_is_long_enough(monkeypatch: pytest.MonkeyPatch) -
         told.withdraw(OTHERS.waiting[0].id)
         told.take()
     assert not told.is_open
-    told.begin()
+    told.begin_window()
     assert told.is_open
 
 

@@ -87,7 +87,7 @@ def test_use_that_faded_away_counts_no_more() -> None:
     assert acme is not None
 
     # Half after 1,024 minutes: in a week nearly ten times by half, to about one.
-    assert 900_000 < cluster.tree.faded_usage(acme, cluster.now) < 1_100_000
+    assert 900_000 < cluster.tree.decayed_usage(acme, cluster.now) < 1_100_000
 
 
 def test_fair_share_makes_up_for_use_before() -> None:

@@ -410,4 +410,4 @@ def test_what_waits_is_counted_as_a_scan_would(seed: int) -> None:
                 ahead[job.shape.types[0]] = ahead.get(job.shape.types[0], 0) + work
 
         assert found == {org: (one.jobs, one.work) for org, one in load.orgs.items()}
-        assert ahead == cluster.backlog.likely_work
+        assert ahead == cluster.backlog.likely_waiting_work

@@ -8,7 +8,13 @@ from bursar.core.instant import DAY, HOUR, MINUTE
 from bursar.core.refusal import InvariantBroken
 from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.model.policy import ANY_TYPE, PoolPolicy, Share
-from bursar.core.scheduling.order.share import FAIR, OWED, OWED_BELOW, ShareGroup, ShareTree
+from bursar.core.scheduling.order.share import (
+    BELOW_FLOOR,
+    CHILD_BELOW_FLOOR,
+    FAIR_SHARE,
+    ShareGroup,
+    ShareTree,
+)
 from bursar.core.value import replace
 from tests.support.scheduling_cases import CREDIT, PLAIN, T0, Case, with_shares
 
@@ -85,11 +91,11 @@ def test_what_ended_is_remembered_and_can_be_taken_back() -> None:
     one.count_running(a, "H100", T0)
     one.count_stopped(a, "H100", T0, T0 + HOUR)
 
-    assert [ANN] == [path for path, _ in one.list_past_usage()]
+    assert [ANN] == [path for path, _ in one.past_usage_by_user()]
     # An hour of four GPUs at a credit each, hardly faded.
-    assert 4 * CREDIT * 95 // 100 < one.faded_usage(known(one, ACME), T0 + HOUR) <= 4 * CREDIT
+    assert 4 * CREDIT * 95 // 100 < one.decayed_usage(known(one, ACME), T0 + HOUR) <= 4 * CREDIT
     one.count_stopped(a, "H100", T0, T0 + HOUR, -1)
-    assert [] == list(one.list_past_usage())
+    assert [] == list(one.past_usage_by_user())
     assert 1 == known(one, ACME).running_jobs
 
 
@@ -99,7 +105,7 @@ def test_a_job_that_ends_before_it_began_used_nothing() -> None:
     one.count_running(job("a:4"), "H100", T0 + MINUTE)
     one.count_stopped(job("a:4"), "H100", T0 + MINUTE, T0)
 
-    assert [] == list(one.list_past_usage())
+    assert [] == list(one.past_usage_by_user())
 
 
 def test_the_order_among_siblings() -> None:
@@ -110,7 +116,7 @@ def test_the_order_among_siblings() -> None:
     assert ["dino/", "cora/", "acme/", "beta/"] == order(one, ("paid",))
 
     ranks = [known(one, ("paid", org)).rank() for org in ("dino", "cora", "acme")]
-    assert [OWED, OWED_BELOW, FAIR] == ranks
+    assert [BELOW_FLOOR, CHILD_BELOW_FLOOR, FAIR_SHARE] == ranks
 
     one.count_running(job("r:1"), "H100", T0)
     assert ["dino/", "cora/", "beta/", "acme/"] == order(one, ("paid",))
@@ -128,7 +134,7 @@ def test_a_place_without_anything_waiting_is_not_in_the_order() -> None:
 
     assert [] == order(one)
     assert {} == one.waiting_classes
-    assert 0 == len(one.due)
+    assert 0 == len(one.aged_users)
 
 
 def test_an_owed_place_is_owed_what_its_jobs_accept() -> None:
@@ -200,10 +206,10 @@ def test_each_user_is_due_when_its_oldest_job_is() -> None:
     one.enqueue(job("a:1/waited=1h"))
     one.enqueue(job("b:1/waited=3h"))
     one.enqueue(job("c:1/who=extra.x.y/waited=1h"))
-    assert [(T0 + HOUR, ANN), (T0 - HOUR + DAY, ("extra", "x", "y"))] == list(one.due)
+    assert [(T0 + HOUR, ANN), (T0 - HOUR + DAY, ("extra", "x", "y"))] == list(one.aged_users)
 
     one.dequeue(job("b:1/waited=3h"))
-    assert (T0 + 3 * HOUR, ANN) == one.due.first()
+    assert (T0 + 3 * HOUR, ANN) == one.aged_users.first()
 
 
 def test_time_passes_in_ticks() -> None:
@@ -228,7 +234,7 @@ def test_nothing_changes_at_the_end_of_an_epoch_but_the_scale(epochs: int) -> No
     one = tree(half_life=1, ahead=MINUTE)
     one.enqueue(job("a:1"))
     one.enqueue(job("b:1/who=paid.beta.x.u"))
-    end = one.fading.epoch + epochs * 128 * MINUTE
+    end = one.decay.epoch + epochs * 128 * MINUTE
     one.advance_to(end - 5 * MINUTE)
     one.count_running(job("r:2"), "H100", end - 5 * MINUTE)
     one.count_running(job("s:1/who=paid.beta.x.u"), "H100", end - 5 * MINUTE)
@@ -237,12 +243,12 @@ def test_nothing_changes_at_the_end_of_an_epoch_but_the_scale(epochs: int) -> No
     orgs = [known(one, ("paid", org)) for org in ("acme", "beta")]
 
     one.advance_to(end - 1)
-    before = [one.faded_usage(org, end) for org in orgs]
+    before = [one.decayed_usage(org, end) for org in orgs]
     assert ["acme/", "beta/"] == order(one, ("paid",))
     one.advance_to(end)
 
-    assert end == one.fading.epoch
-    assert before == pytest.approx([one.faded_usage(org, end) for org in orgs], abs=2)
+    assert end == one.decay.epoch
+    assert before == pytest.approx([one.decayed_usage(org, end) for org in orgs], abs=2)
     assert ["acme/", "beta/"] == order(one, ("paid",))
     assert sum(one.usage_key(org) for org in orgs) == one.usage_key(known(one, ("paid",)))
 

@@ -26,7 +26,7 @@ from bursar.core.scheduling.model.nodes import Node, NodeState
 from bursar.core.scheduling.model.policy import PoolPolicy, Share
 from bursar.core.scheduling.model.recording import Recorder
 from bursar.core.scheduling.model.snapshot import PoolSnapshot
-from bursar.core.scheduling.model.usage import Fading
+from bursar.core.scheduling.model.usage import UsageDecay
 from bursar.core.value import replace
 
 LOSSES: Final = 10  # that make a pause longer
@@ -135,7 +135,7 @@ class ClusterMirror:
 
     def _described(self, queued: PoolJob) -> Job:
         job, quotas = described(queued), self._quotas(queued)
-        return replace(job, counted=quotas) if quotas else job
+        return replace(job, limit_names=quotas) if quotas else job
 
     def _nodes_of(self, pool: Pool, now: Instant) -> Iterable[NodeId]:
         """The nodes that may have changed; of time alone, which silences them, now and then."""
@@ -256,7 +256,7 @@ def _name_of_quota(key: Key) -> str:
 
 def _counted(job: Job, counted: Mapping[JobId, tuple[str, ...]]) -> Job:
     """A job, in other quotas; as it is if nothing is known of it any more."""
-    return replace(job, counted=counted.get(job.id, job.counted))
+    return replace(job, limit_names=counted.get(job.id, job.limit_names))
 
 
 def carried_over(before: PoolSnapshot, half_life: int) -> tuple[tuple[Path, Micros], ...]:
@@ -264,8 +264,11 @@ def carried_over(before: PoolSnapshot, half_life: int) -> tuple[tuple[Path, Micr
     if half_life == before.policy.half_life:
         return before.usage
     then, now = (
-        fading.growth(before.at) - fading.growth(before.at - HOUR)
-        for fading in (Fading(before.policy.half_life, before.at), Fading(half_life, before.at))
+        decay.growth(before.at) - decay.growth(before.at - HOUR)
+        for decay in (
+            UsageDecay(before.policy.half_life, before.at),
+            UsageDecay(half_life, before.at),
+        )
     )
     return tuple((path, base * now // then) for path, base in before.usage)
 

@@ -73,7 +73,7 @@ from bursar.core.messages import (
     Withdraw,
 )
 from bursar.core.refusal import fail_invariant
-from bursar.core.scheduling.decisions import Decision, Keep, Preempt, Start
+from bursar.core.scheduling.decisions import Decision, EarmarkGpus, Preempt, Start
 from bursar.core.scheduling.model.jobs import Earmark, slots_for
 from bursar.core.scheduling.model.nodes import Node, NodeState, Piece
 from bursar.core.value import replace
@@ -342,7 +342,7 @@ def preempt(work: PoolTransaction, epoch: int, key: JobKey, wanted_by: JobKey) -
     return None
 
 
-def keep(work: PoolTransaction, epoch: int, mark: Keep) -> Denied | None:
+def keep(work: PoolTransaction, epoch: int, mark: EarmarkGpus) -> Denied | None:
     """Remember for whom others make room: whoever leads by then gives it the GPUs (S5)."""
     if epoch != work.epoch:
         return Denied.EPOCH_STALE
@@ -395,7 +395,7 @@ def write(work: PoolTransaction, epoch: int, decisions: Iterable[Decision]) -> P
                 asked.append(key_of(one.job))
             else:
                 denied.append(stale)
-        elif isinstance(one, Keep):
+        elif isinstance(one, EarmarkGpus):
             denied += filter(None, [keep(work, epoch, one)])
     return PlanOutcome(tuple(placed), tuple(asked), tuple(denied))
 

@@ -14,7 +14,7 @@ from bursar.core.money import AMOUNT_MAX, Micros
 from bursar.core.scheduling.model.jobs import Path
 from bursar.core.scheduling.model.nodes import MILLI
 from bursar.core.scheduling.model.policy import PoolPolicy
-from bursar.core.scheduling.model.usage import Fading
+from bursar.core.scheduling.model.usage import UsageDecay
 
 UNTIERED: Final = "paid"  # the tier of jobs that name none
 SHIPPED: Final = PoolPolicy()
@@ -32,13 +32,13 @@ def share_path(queued: PoolJob) -> Path:
 def spend(work: PoolTransaction, job: PoolJob, lease: Lease) -> None:
     """Remember what a lease that ends now has had, for its user."""
     in_force = SHIPPED if work.pool.policy is None else work.pool.policy.policy
-    fading, path = Fading(in_force.half_life, work.now), share_path(job)
+    decay, path = UsageDecay(in_force.half_life, work.now), share_path(job)
     rate = dict(job.ask.rates)[lease.gpu_type] * job.ask.milli_gpus // MILLI
-    used = rate * (fading.growth(work.now) - fading.growth(lease.leased_at))
+    used = rate * (decay.growth(work.now) - decay.growth(lease.leased_at))
     before = work.usage(path)
     if before is not None:
-        used += before.micros * _hour(fading, before.at)
-    micros = min(used // _hour(fading, work.now), AMOUNT_MAX)
+        used += before.micros * _hour(decay, before.at)
+    micros = min(used // _hour(decay, work.now), AMOUNT_MAX)
     work.usage_new[path] = UserUsage(path=path, micros=micros, at=work.now)
 
 
@@ -46,11 +46,11 @@ def grown(
     usage: Iterable[UserUsage], half_life: int, now: Instant
 ) -> tuple[tuple[Path, Micros], ...]:
     """What users had, as a scheduler that begins now adds it up; what has faded away is nothing."""
-    fading = Fading(half_life, now)
-    found = ((one.path, one.micros * _hour(fading, one.at)) for one in usage)
+    decay = UsageDecay(half_life, now)
+    found = ((one.path, one.micros * _hour(decay, one.at)) for one in usage)
     return tuple(sorted((path, base) for path, base in found if base))
 
 
-def _hour(fading: Fading, at: Instant) -> int:
+def _hour(decay: UsageDecay, at: Instant) -> int:
     """What a micro-credit counts that was used in the hour before an instant."""
-    return fading.growth(at) - fading.growth(at - HOUR)
+    return decay.growth(at) - decay.growth(at - HOUR)

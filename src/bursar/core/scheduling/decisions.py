@@ -32,7 +32,7 @@ class Preempt:
 
 
 @value
-class Keep:
+class EarmarkGpus:
     """GPUs, free ones and those of victims, are kept for a job that starts when all are free."""
 
     job: JobId
@@ -51,7 +51,7 @@ class Promise:
     nodes: TasksByNode  # where
 
 
-Decision: TypeAlias = Start | Preempt | Keep | Promise
+Decision: TypeAlias = Start | Preempt | EarmarkGpus | Promise
 
 
 class PlannedStart(NamedTuple):

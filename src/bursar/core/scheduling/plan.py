@@ -74,9 +74,9 @@ def next_planning_time(cluster: Cluster) -> Instant | None:
     job that has had its turn, and still runs, is looked at again every few minutes: the jobs that
     wait have less work left beside it by then.
     """
-    due = next((at for at, _ in cluster.tree.due.since((cluster.now + 1, ()))), NEVER)
+    due = next((at for at, _ in cluster.tree.aged_users.since((cluster.now + 1, ()))), NEVER)
     turn = cluster.running_index.next_turn_end(cluster.tree.waiting_classes, cluster.now)
     turn = turn if turn > cluster.now else turn + TURN_RETRY_INTERVAL
     waiting = cluster.waiting_index
-    again = min(due, waiting.next_retry(), waiting.next_press(cluster.now), turn)
+    again = min(due, waiting.next_retry(), waiting.next_target_right(cluster.now), turn)
     return again if again < NEVER else None

@@ -193,9 +193,9 @@ class PoolLeader:
             self._expire()
         follower = self._followed(now)
         if epoch is None:
-            follower.told.forget()
+            follower.told.discard_window()
         elif epoch != self._epoch or not follower.told.is_open:
-            follower.told.begin()
+            follower.told.begin_window()
         # What came while another led is news as well.
         self._news, self._epoch = self._news or epoch != self._epoch, epoch
         pause = SAYS_SO_S if epoch is None else self._round(follower, epoch, now)

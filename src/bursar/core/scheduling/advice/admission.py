@@ -204,7 +204,7 @@ def _ceiling(job: Job, policy: PoolPolicy, gpu_type: str, gpus: int) -> tuple[in
         path = job.path[:depth]
         share = shares.get(path) or tiers.get(path)
         found += [(most, ".".join(path)) for most in _mosts(share, gpu_type)]
-    for name in job.counted:
+    for name in job.limit_names:
         found += [(most, name) for most in _mosts(limits.get(name), gpu_type)]
     return min(found)
 

@@ -28,9 +28,9 @@ from bursar.core.scheduling.model.nodes import MILLI, NodeState, NodeUsage, Piec
 from bursar.core.scheduling.placement.backfill import NodeClaims, find_planned_start
 from bursar.core.scheduling.placement.search import (
     NodePlacement,
+    choose_pieces,
     find_placement,
     pack_tasks,
-    pieces_for,
 )
 from bursar.core.scheduling.preemption.shortfall import free_milli, nodes_by_domain
 from bursar.core.value import replace, value
@@ -176,7 +176,7 @@ class _Attempt:
 
     def _whole(self, machine: NodeUsage) -> tuple[int, Micros, NodeId, tuple[JobId, ...]]:
         """What clearing a node costs for a task: nodes without gain last, then credits."""
-        jobs = tuple(sorted(job for job in machine.taken if _movable(self._cluster, job)))
+        jobs = tuple(sorted(job for job in machine.allocations if _movable(self._cluster, job)))
         lost = sum(self._cluster.running[job].work_lost(self._cluster.now) for job in jobs)
         tasks = self._tasks(machine, jobs)
         return (0, lost // tasks, machine.node.id, jobs) if tasks else (1, 0, machine.node.id, ())
@@ -219,7 +219,7 @@ class _Attempt:
 
 def _begun(cluster: Cluster, job: Job, spot: NodePlacement) -> RunningJob:
     """A job that starts now in a place that is free."""
-    taken: tuple[Piece, ...] = pieces_for(cluster, job.shape, spot, cluster.now)
+    taken: tuple[Piece, ...] = choose_pieces(cluster, job.shape, spot, cluster.now)
     now = cluster.now
     return RunningJob(job=job, gpu_type=spot.gpu_type, pieces=taken, started_at=now, saved_at=now)
 
@@ -249,7 +249,7 @@ def _moved(cluster: Cluster, before: list[RunningJob]) -> tuple[JobMove, ...] | 
 def _cleared(cluster: Cluster, machine: NodeUsage, lost_max: Micros) -> MovePlan | None:
     """Move all that runs on a node into gaps of others, so that one node more is empty."""
     node = machine.node
-    jobs = [_movable(cluster, job) for job in sorted(machine.taken)]
+    jobs = [_movable(cluster, job) for job in sorted(machine.allocations)]
     before = [job for job in jobs if job is not None]
     lost = sum(one.work_lost(cluster.now) for one in before)
     fixed = node.state is not NodeState.READY or len(before) < len(jobs)
@@ -274,4 +274,4 @@ def _cleared(cluster: Cluster, machine: NodeUsage, lost_max: Micros) -> MovePlan
 
 def _empty(cluster: Cluster) -> int:
     """How many nodes nothing runs on."""
-    return sum(not machine.taken for machine in cluster.nodes.by_id.values())
+    return sum(not machine.allocations for machine in cluster.nodes.by_id.values())

@@ -131,7 +131,7 @@ def measure_load(cluster: Cluster, now: Instant) -> PoolLoad:
 
 def _orgs(cluster: Cluster) -> dict[Path, OrgBacklog]:
     """What waits of each org: counted as it comes and goes, but for the few that back off."""
-    counts = dict(cluster.backlog.orgs)
+    counts = dict(cluster.backlog.waiting_by_org)
     for job in cluster.waiting_index.backing_off():
         jobs, work = counts.get(job.path[:2], (0, 0))
         counts[job.path[:2]] = jobs + 1, work + job.shape.milli_gpus * job.likely_run
@@ -150,7 +150,7 @@ def _sites(cluster: Cluster, *, usable: bool) -> tuple[Site, ...]:
     counts: dict[tuple[NodeKind, str, str], int] = {}
     for machine in cluster.nodes.by_id.values():
         node = machine.node
-        if node.usable_at(node.ready_at) is usable:
+        if node.is_usable_at(node.ready_at) is usable:
             site = machine.kind, node.rack, node.island
             counts[site] = counts.get(site, 0) + 1
     return tuple(Site(*site, nodes) for site, nodes in sorted(counts.items()))

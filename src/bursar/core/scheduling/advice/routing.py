@@ -139,7 +139,7 @@ class PoolMismatch:
 def measure_prospect(pool: str, cluster: Cluster, now: Instant) -> Prospect:
     """A pool as a router sees it."""
     load = measure_load(cluster, now)
-    ahead = cluster.backlog.likely_work
+    ahead = cluster.backlog.likely_waiting_work
     runs: dict[str, int] = {}
     left: dict[str, int] = {}
     for one in cluster.running.values():

@@ -204,8 +204,8 @@ def find_part_mismatch(shape: Shape, kinds: Iterable[NodeKind]) -> Figures:
 def _too_few(shape: Shape, gpu_type: str, able: list[NodeUsage]) -> Iterator[Blocker]:
     """Nodes or domains that have too little for a task or for all, even if nothing ran there."""
     of, each = ("gpu_type", gpu_type), shape.milli_gpus // shape.tasks
-    ready = [one for one in able if one.node.usable_at(one.node.ready_at)]
-    others = (one for one in able if not one.node.usable_at(one.node.ready_at))
+    ready = [one for one in able if one.node.is_usable_at(one.node.ready_at)]
+    others = (one for one in able if not one.node.is_usable_at(one.node.ready_at))
     away = [one.node.state for one in others if _together(shape, [one])]
     fit, most = _together(shape, ready), _together(shape, able)
     counts = ("tasks", shape.tasks), ("fit", fit), ("within", str(shape.within))

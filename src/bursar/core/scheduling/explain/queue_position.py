@@ -142,7 +142,7 @@ def _by_tree(cluster: Cluster, place: ShareGroup) -> Iterator[JobId]:
 
 def grown_micro_credit(tree: ShareTree, now: Instant) -> int:
     """What a micro-credit used just now counts, grown."""
-    return tree.fading.growth(now + HOUR) - tree.fading.growth(now)
+    return tree.decay.growth(now + HOUR) - tree.decay.growth(now)
 
 
 def _unit(tree: ShareTree, now: Instant) -> int:
@@ -219,7 +219,7 @@ def _held(tree: ShareTree, place: ShareGroup, part: int, pool: int, now: Instant
         used=tuple(
             sorted((of, milli) for of, milli in place.used.items() if of != ANY_TYPE and milli)
         ),
-        usage=tree.faded_usage(place, now),
+        usage=tree.decayed_usage(place, now),
         part_ppm=used * PPM // pool if pool else 0,
         entitled_ppm=part * PPM // pool if pool else 0,
     )

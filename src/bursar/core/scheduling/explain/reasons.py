@@ -9,7 +9,7 @@ from typing import Final
 
 from bursar.core.ids import JobId
 from bursar.core.instant import Instant
-from bursar.core.scheduling.decisions import Decision, Keep, Plan, Preempt, Start
+from bursar.core.scheduling.decisions import Decision, EarmarkGpus, Plan, Preempt, Start
 from bursar.core.scheduling.explain.phrases import Figures, render_phrase
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, StartReason, task_need
@@ -50,7 +50,7 @@ def find_reasons(cluster: Cluster, job_id: JobId, plan: Plan) -> tuple[Reason, .
             cluster.apply(decision)
         victims = [one for one in plan.decisions if isinstance(one, Preempt)]
         for decision in plan.decisions:
-            if isinstance(decision, Keep) and decision.job == job_id:
+            if isinstance(decision, EarmarkGpus) and decision.job == job_id:
                 mine = [one for one in victims if one.wanted_by == job_id]
                 found.append(_all_victims(cluster, decision, mine))
     return tuple(found)
@@ -66,7 +66,7 @@ def _of(cluster: Cluster, job_id: JobId, decision: Decision) -> Iterator[Reason]
         return
     elif isinstance(decision, Start):
         yield from _start(cluster, decision)
-    elif not isinstance(decision, Keep):
+    elif not isinstance(decision, EarmarkGpus):
         yield Reason(code="promised", figures=(("start_us", decision.at - cluster.now),))
 
 
@@ -147,7 +147,7 @@ def _preempted(now: Instant, preempt: Preempt) -> Reason:
     return Reason(code="preempted", figures=(*who, *costs))
 
 
-def _all_victims(cluster: Cluster, keep: Keep, victims: list[Preempt]) -> Reason:
+def _all_victims(cluster: Cluster, keep: EarmarkGpus, victims: list[Preempt]) -> Reason:
     """What decided among sets of victims: the highest class, the work lost, how many."""
     jobs = [cluster.running[one.job].job for one in victims]
     kept = sum(

@@ -281,7 +281,7 @@ def _likely(view: WaitingView, gpu_type: str) -> list[Event]:
 
 
 def _ready(cluster: Cluster, node: NodeId) -> bool:
-    return cluster.nodes.by_id[node].node.usable_at(cluster.now)
+    return cluster.nodes.by_id[node].node.is_usable_at(cluster.now)
 
 
 def likely_end(running: RunningJob, now: Instant) -> Instant:

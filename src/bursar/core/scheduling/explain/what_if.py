@@ -301,7 +301,7 @@ def _tried(
 def _fullest(machine: NodeUsage) -> list[int]:
     """The GPUs that are taken: the fullest first, and of these the one that is free last."""
     until = dict.fromkeys(range(machine.node.gpus), 0)
-    for piece, by in machine.taken.values():
+    for piece, by in machine.allocations.values():
         for gpu in piece.gpus:
             until[gpu] = max(until[gpu], by)
     keys = sorted((free, -until[gpu], gpu) for gpu, free in enumerate(machine.free))
@@ -311,7 +311,7 @@ def _fullest(machine: NodeUsage) -> list[int]:
 def _without(machine: NodeUsage, freed: frozenset[int]) -> NodeUsage:
     """The same node with some of its GPUs free."""
     ghost = NodeUsage(machine.node)
-    for job, (piece, until) in machine.taken.items():
+    for job, (piece, until) in machine.allocations.items():
         gpus = tuple(gpu for gpu in piece.gpus if gpu not in freed)
         ghost.take(job, piece._replace(gpus=gpus), until)
     return ghost

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.refusal import invariant
-from bursar.core.scheduling.decisions import Decision, Keep, Preempt, Promise, Start
+from bursar.core.scheduling.decisions import Decision, EarmarkGpus, Preempt, Promise, Start
 from bursar.core.scheduling.model.jobs import Earmark, Job, RunningJob
 from bursar.core.scheduling.model.node_index import NodeIndex
 from bursar.core.scheduling.model.nodes import Node, NodeState
@@ -85,14 +85,14 @@ class Cluster:
             waiting=tuple(self.waiting[job] for job in sorted(self.waiting)),
             running=tuple(self.running[job] for job in sorted(self.running)),
             earmarks=tuple(self.earmarks[job] for job in sorted(self.earmarks)),
-            usage=tuple(self.tree.list_past_usage()),
+            usage=tuple(self.tree.past_usage_by_user()),
             typical=self.fragments.typical,
         )
 
     def advance_to(self, now: Instant) -> None:
         """Let time pass until an instant: jobs become late, are due again, overrun."""
         invariant(now >= self.now, "time runs backwards", now=now, before=self.now)
-        late = self.waiting_index.become_late(now)
+        late = self.waiting_index.newly_late(now)
         for job in late:
             self.waiting_index.dequeue(job, self.policy)
         self.now = now
@@ -251,7 +251,7 @@ class Cluster:
             self._note(_start(self, decision))
         elif isinstance(decision, Preempt):
             self.stop(decision.job, decision.stops_at)
-        elif isinstance(decision, Keep):
+        elif isinstance(decision, EarmarkGpus):
             self._note(_keep(self, decision))
         else:
             self._note(_promise(self, decision))
@@ -311,7 +311,7 @@ def _undo_stop(cluster: Cluster, before: RunningJob) -> None:
     cluster.tree.count_stopped(job, before.gpu_type, before.started_at, cluster.now, -1)
 
 
-def _keep(cluster: Cluster, decision: Keep) -> Undo:
+def _keep(cluster: Cluster, decision: EarmarkGpus) -> Undo:
     """Hold GPUs for a job until the victims have left them."""
     cluster.add_earmark(
         Earmark(

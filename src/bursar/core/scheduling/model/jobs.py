@@ -140,7 +140,7 @@ class Job:
     attained: Micros = 0  # what earlier attempts were charged
     balance: Micros = 0  # what its account can spend, as told with the job
     not_before: Instant = 0  # after a start that failed: when it may be tried again
-    counted: tuple[
+    limit_names: tuple[
         str, ...
     ] = ()  # limits outside the tree that count it: a user's over all accounts
     promised_since: Instant | None = None  # when its age first earned it a date
@@ -168,7 +168,7 @@ class Job:
     @property
     def queue_key(self) -> "QueueKey":
         """What jobs of one user have in common that start or wait for the same reasons."""
-        return self.shape, self.counted
+        return self.shape, self.limit_names
 
     @property
     def waits_since(self) -> Instant:

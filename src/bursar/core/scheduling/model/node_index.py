@@ -55,7 +55,7 @@ class NodeIndex:
     def remove(self, node: NodeId) -> None:
         """Remove a node. Nothing may run on it."""
         usage = self.by_id[node]
-        invariant(not usage.taken, "a node left with jobs on it", node=node)
+        invariant(not usage.allocations, "a node left with jobs on it", node=node)
         self._leave_indexes(usage)
         del self.by_id[node]
         self.stale = True

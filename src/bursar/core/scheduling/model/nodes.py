@@ -69,7 +69,7 @@ class Node:
             self.labels, self.region,
         )  # fmt: skip
 
-    def usable_at(self, at: Instant) -> bool:
+    def is_usable_at(self, at: Instant) -> bool:
         """Whether a job could start there at an instant, as far as its state tells."""
         ordered = self.state is NodeState.ON_ORDER and self.ready_at <= at
         return ordered or self.state is NodeState.READY
@@ -134,12 +134,12 @@ class Allocation(NamedTuple):
 class NodeUsage:
     """A node, what is taken of it by whom, and what is free."""
 
-    __slots__ = ("cpu_free", "free", "kind", "node", "ram_free", "room", "taken")
+    __slots__ = ("allocations", "cpu_free", "free", "kind", "node", "ram_free", "room")
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.kind = node.kind
-        self.taken: dict[JobId, Allocation] = {}  # by job
+        self.allocations: dict[JobId, Allocation] = {}  # by job
         # Slots of each GPU; below zero where an earmark waits for somebody to leave.
         self.free = [node.slots] * node.gpus
         self.cpu_free = node.cpu_milli
@@ -149,29 +149,29 @@ class NodeUsage:
     def take(self, job: JobId, piece: Piece, until: Instant) -> None:
         """Give a job its piece, until an instant at the latest."""
         self._adjust(piece, -1)
-        self.taken[job] = Allocation(piece, until)
+        self.allocations[job] = Allocation(piece, until)
 
     def release(self, job: JobId) -> Allocation:
         """Take the job's piece back."""
-        taken = self.taken.pop(job)
-        self._adjust(taken.piece, 1)
-        return taken
+        allocation = self.allocations.pop(job)
+        self._adjust(allocation.piece, 1)
+        return allocation
 
     def set_end(self, job: JobId, until: Instant) -> None:
         """Change when the job's piece is free again at the latest."""
-        self.taken[job] = Allocation(self.taken[job].piece, until)
+        self.allocations[job] = Allocation(self.allocations[job].piece, until)
 
     def gpus_free_at(self) -> list[Instant]:
         """From when on each GPU is free as a whole, at the latest; 0 if it is now."""
         free_at = [0] * self.node.gpus
-        for piece, until in self.taken.values():
+        for piece, until in self.allocations.values():
             for gpu in piece.gpus:
                 free_at[gpu] = max(free_at[gpu], until)
         return free_at
 
     def next_end(self, after: Instant) -> Instant | None:
         """When something ends there next, after an instant; None if nothing does."""
-        ends = (until for _, until in self.taken.values() if until > after)
+        ends = (until for _, until in self.allocations.values() if until > after)
         return min(ends, default=None)
 
     def is_free_for(self, piece: Piece) -> bool:
@@ -191,7 +191,7 @@ class NodeUsage:
         free, cpu, ram = self._free_at(at, without)
         return _room_of(free, self.node.slots, cpu, ram)
 
-    def piece(
+    def choose_piece(
         self, need: "TaskNeed", tasks: int, at: Instant, without: JobIds = frozenset()
     ) -> Piece:
         """The piece for so many tasks: whole GPUs by number, parts where they fit best."""
@@ -205,7 +205,7 @@ class NodeUsage:
 
     def _free_at(self, at: Instant, without: JobIds) -> tuple[list[int], int, int]:
         free, cpu, ram = list(self.free), self.cpu_free, self.ram_free
-        for job, (piece, until) in self.taken.items():
+        for job, (piece, until) in self.allocations.items():
             if until <= at or job in without:
                 for gpu in piece.gpus:
                     free[gpu] += piece.slots
@@ -213,11 +213,11 @@ class NodeUsage:
                 ram += piece.ram_mib
         return free, cpu, ram
 
-    def _adjust(self, piece: Piece, way: int) -> None:
+    def _adjust(self, piece: Piece, sign: int) -> None:
         for gpu in piece.gpus:
-            self.free[gpu] += way * piece.slots
-        self.cpu_free += way * piece.cpu_milli
-        self.ram_free += way * piece.ram_mib
+            self.free[gpu] += sign * piece.slots
+        self.cpu_free += sign * piece.cpu_milli
+        self.ram_free += sign * piece.ram_mib
         self.room = self._room()
 
     def _room(self) -> NodeRoom:
@@ -227,7 +227,7 @@ class NodeUsage:
 def _room_of(free: list[int], slots: int, cpu: int, ram: int) -> NodeRoom:
     if slots == 1:
         return NodeRoom(free.count(1), (), cpu, ram)
-    parts = tuple(sorted(one for one in free if 0 < one < slots))
+    parts = tuple(sorted(count for count in free if 0 < count < slots))
     return NodeRoom(free.count(slots), parts, cpu, ram)
 
 
@@ -255,19 +255,19 @@ class TaskNeed(NamedTuple):
 
     def room_after(self, room: NodeRoom, kind: NodeKind) -> NodeRoom:
         """What is free once a task more lies there; it must fit."""
-        whole_, parts = room.whole, room.parts
+        whole, parts = room.whole, room.parts
         if self.slots:
-            able = [part for part in parts if part >= self.slots]
+            fitting = [part for part in parts if part >= self.slots]
             rest = list(parts)
-            if able:
-                rest.remove(able[0])
-                left = able[0] - self.slots
+            if fitting:
+                rest.remove(fitting[0])
+                left = fitting[0] - self.slots
             else:
-                whole_ -= 1
+                whole -= 1
                 left = kind.slots - self.slots
             parts = tuple(sorted([*rest, left])) if left else tuple(rest)
         return NodeRoom(
-            whole_ - self.gpus, parts, room.cpu_milli - self.cpu_milli, room.ram_mib - self.ram_mib
+            whole - self.gpus, parts, room.cpu_milli - self.cpu_milli, room.ram_mib - self.ram_mib
         )
 
     def room_after_claims(self, room: NodeRoom, tasks: int) -> NodeRoom:
@@ -275,12 +275,12 @@ class TaskNeed(NamedTuple):
 
         A part of a GPU claims all of what is free on one: the tightest that are enough.
         """
-        able = [part for part in room.parts if 0 < self.slots <= part][:tasks]
+        fitting = [part for part in room.parts if 0 < self.slots <= part][:tasks]
         parts = list(room.parts)
-        for part in able:
+        for part in fitting:
             parts.remove(part)
         return NodeRoom(
-            room.whole - (tasks - len(able) if self.slots else self.gpus * tasks),
+            room.whole - (tasks - len(fitting) if self.slots else self.gpus * tasks),
             tuple(parts),
             room.cpu_milli - self.cpu_milli * tasks,
             room.ram_mib - self.ram_mib * tasks,

@@ -163,7 +163,7 @@ class PoolPolicy:
         """Until when it is worth hurrying for a brief job that is over in minutes; else NEVER."""
         return self.late_at(job) if job.expected_run <= EXPRESS_GRACES * self.grace else NEVER
 
-    def presses_at(self, job: Job) -> Instant:
+    def target_right_at(self, job: Job) -> Instant:
         """From when on such a job may ask tiers with longer targets for room: half its target."""
         return job.waits_since + self.start_target(job.path[0]) // 2
 
@@ -191,6 +191,6 @@ class PoolPolicy:
         return Share(weight=tier.weight, floor=floor, ceiling=ceiling)
 
 
-def in_milli(gpus: tuple[tuple[str, int], ...]) -> dict[str, int]:
+def to_milli_gpus(gpus: tuple[tuple[str, int], ...]) -> dict[str, int]:
     """GPUs by type, in thousandths."""
     return {gpu_type: count * MILLI for gpu_type, count in gpus}

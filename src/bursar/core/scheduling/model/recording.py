@@ -196,22 +196,22 @@ class Recorder:
         self._inputs: list[Input] = []  # since the last step
         self._steps: list[RecordedStep] = []
         self.size = 0  # inputs and decisions that wait to be taken
-        self._room_left = 0  # before the window is long enough
+        self._window_left = 0  # before the window is long enough
 
     @property
     def is_open(self) -> bool:
         """Whether a window is open that is not too long."""
-        return self._recording and self._room_left > 0
+        return self._recording and self._window_left > 0
 
-    def begin(self) -> None:
+    def begin_window(self) -> None:
         """Begin a window: all that is known by now is its snapshot, what comes are its steps."""
-        self.forget()
+        self.discard_window()
         self._recording = True
         self._snapshot = snapshot = self.cluster.snapshot()
         known = sum(len(getattr(snapshot, name)) for name in LIST_FIELDS)
-        self._room_left = max(WINDOW_MIN, 2 * known)
+        self._window_left = max(WINDOW_MIN, 2 * known)
 
-    def forget(self) -> None:
+    def discard_window(self) -> None:
         """Keep nothing until somebody begins."""
         self._recording, self._snapshot, self.size = False, None, 0
         self._inputs, self._steps = [], []
@@ -222,11 +222,11 @@ class Recorder:
             self._step(None)
         self.cluster.advance_to(max(now, self.cluster.now))
 
-    def record(self, told: Input) -> None:
+    def record(self, change: Input) -> None:
         """Tell the cluster something."""
-        told.apply_to(self.cluster)
+        change.apply_to(self.cluster)
         if self._recording:
-            self._inputs.append(told)
+            self._inputs.append(change)
             self.size += 1
 
     def add_node(self, node: Node) -> None:
@@ -286,41 +286,41 @@ class Recorder:
         """What has become known since this was last asked."""
         if self._inputs:
             self._step(None)
-        found = Recording(self._snapshot if self._steps else None, tuple(self._steps))
+        recording = Recording(self._snapshot if self._steps else None, tuple(self._steps))
         if self._steps:
-            self._room_left -= self.size
+            self._window_left -= self.size
             self._snapshot, self._steps, self.size = None, [], 0
-        return found
+        return recording
 
 
 def replay_step(cluster: Cluster, step: RecordedStep) -> tuple[Decision, ...] | None:
     """Tell a cluster what another was told, and decide as it did; what comes of it now."""
     cluster.advance_to(step.at)
-    for one in step.inputs:
-        one.apply_to(cluster)
+    for change in step.inputs:
+        change.apply_to(cluster)
     return None if step.decisions is None else carry_out(cluster, step.at).decisions
 
 
-def split_snapshot(snapshot: PoolSnapshot, most: int) -> list[PoolSnapshot]:
+def split_snapshot(snapshot: PoolSnapshot, rows_max: int) -> list[PoolSnapshot]:
     """The same in parts, each with so many nodes and jobs at most: `joined` makes it whole."""
-    left = {name: getattr(snapshot, name) for name in LIST_FIELDS}
+    remaining = {name: getattr(snapshot, name) for name in LIST_FIELDS}
     parts: list[PoolSnapshot] = []
-    rest = replace(snapshot, **dict.fromkeys(LIST_FIELDS, ()))
-    while not parts or any(left.values()):
-        free, given = most, {}
-        for name, rows in left.items():
-            given[name], left[name] = rows[:free], rows[free:]
-            free -= len(given[name])
-        parts.append(replace(rest, **given))
-        rest = replace(rest, policy=PoolPolicy(), typical=())
+    template = replace(snapshot, **dict.fromkeys(LIST_FIELDS, ()))
+    while not parts or any(remaining.values()):
+        free, rows_by_field = rows_max, {}
+        for name, rows in remaining.items():
+            rows_by_field[name], remaining[name] = rows[:free], rows[free:]
+            free -= len(rows_by_field[name])
+        parts.append(replace(template, **rows_by_field))
+        template = replace(template, policy=PoolPolicy(), typical=())
     return parts
 
 
 def join_snapshots(parts: Iterable[PoolSnapshot]) -> PoolSnapshot:
     """The snapshot that was split into these."""
-    given = list(parts)
+    part_list = list(parts)
     whole = {
-        name: tuple(chain.from_iterable(getattr(one, name) for one in given))
+        name: tuple(chain.from_iterable(getattr(part, name) for part in part_list))
         for name in LIST_FIELDS
     }
-    return replace(given[0], **whole)
+    return replace(part_list[0], **whole)

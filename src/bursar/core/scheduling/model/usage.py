@@ -18,13 +18,13 @@ from typing import Final
 from bursar.core.instant import MINUTE, Instant
 
 TICK: Final = MINUTE
-HALVINGS: Final = 64  # half-lives in an epoch
-_BITS: Final = 64  # of fraction in growth
+EPOCH_HALF_LIVES: Final = 64  # half-lives in an epoch
+_FRACTION_BITS: Final = 64  # of fraction in growth
 
 # roots[i] is 2 ** (1 / 2**i), with 64 bits of fraction
-_ROOTS: Final = [2 << _BITS]
+_ROOTS: Final = [2 << _FRACTION_BITS]
 while len(_ROOTS) < 32:
-    _ROOTS.append(isqrt(_ROOTS[-1] << _BITS))
+    _ROOTS.append(isqrt(_ROOTS[-1] << _FRACTION_BITS))
 
 
 def tick_of(at: Instant) -> Instant:
@@ -32,32 +32,32 @@ def tick_of(at: Instant) -> Instant:
     return at - at % TICK
 
 
-class Fading:
-    """How fast usage fades: by half in 2 ** `doublings` ticks."""
+class UsageDecay:
+    """How fast usage fades: by half in 2 ** `half_life_log2` ticks."""
 
-    __slots__ = ("doublings", "epoch")
+    __slots__ = ("epoch", "half_life_log2")
 
-    def __init__(self, doublings: int, at: Instant) -> None:
-        self.doublings = doublings
+    def __init__(self, half_life_log2: int, at: Instant) -> None:
+        self.half_life_log2 = half_life_log2
         self.epoch = self.epoch_of(at)
 
     def epoch_of(self, at: Instant) -> Instant:
         """When the epoch of an instant began."""
-        length = HALVINGS * TICK << self.doublings
+        length = EPOCH_HALF_LIVES * TICK << self.half_life_log2
         return at - at % length
 
     def growth(self, at: Instant) -> int:
         """What a unit of use counts at an instant, against one at the epoch's beginning."""
         ticks, rest = divmod(at - self.epoch, TICK)
-        here = _growth(ticks, self.doublings)
-        return here + (_growth(ticks + 1, self.doublings) - here) * rest // TICK
+        here = _growth(ticks, self.half_life_log2)
+        return here + (_growth(ticks + 1, self.half_life_log2) - here) * rest // TICK
 
 
 @lru_cache(maxsize=4_096)
-def _growth(ticks: int, doublings: int) -> int:
-    whole, part = divmod(ticks, 1 << doublings)
-    grown = 1 << _BITS
-    for i in range(doublings):
-        if part >> (doublings - 1 - i) & 1:
-            grown = grown * _ROOTS[i + 1] >> _BITS
+def _growth(ticks: int, half_life_log2: int) -> int:
+    whole, part = divmod(ticks, 1 << half_life_log2)
+    grown = 1 << _FRACTION_BITS
+    for i in range(half_life_log2):
+        if part >> (half_life_log2 - 1 - i) & 1:
+            grown = grown * _ROOTS[i + 1] >> _FRACTION_BITS
     return grown << whole if whole >= 0 else grown >> -whole

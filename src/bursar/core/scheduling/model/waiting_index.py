@@ -36,7 +36,7 @@ class WaitingIndex:
         self.with_date: _Deadlines = SortedSet()  # promised a date, by when they first were
         self._backing_off: _Deadlines = SortedSet()  # may not be tried before
         self._late_at: _Deadlines = SortedSet()  # brief jobs that can still start in time
-        self._presses_at: _Deadlines = SortedSet()  # express jobs: when they may press others
+        self._target_right_at: _Deadlines = SortedSet()  # express jobs: when they may press others
 
     def enqueue(self, job: Job, policy: PoolPolicy, now: Instant) -> None:
         """Put a job into its user's queue."""
@@ -48,7 +48,7 @@ class WaitingIndex:
         if now < late_at < NEVER:
             self._late_at.add((late_at, job.id))
         if policy.is_express(job, now):
-            self._presses_at.add((policy.presses_at(job), job.id))
+            self._target_right_at.add((policy.target_right_at(job), job.id))
         self._classes.refresh(job.path[:2])
 
     def dequeue(self, job: Job, policy: PoolPolicy, *, starts: bool = False) -> None:
@@ -58,7 +58,7 @@ class WaitingIndex:
         self._tree.dequeue(job, starts=starts)
         self._backlog.count_waiting(job, -1)
         self._late_at.discard((policy.late_at(job), job.id))
-        self._presses_at.discard((policy.presses_at(job), job.id))
+        self._target_right_at.discard((policy.target_right_at(job), job.id))
         self._classes.refresh(job.path[:2])
 
     # ----------------------------------------------------------------------- back-off
@@ -83,7 +83,7 @@ class WaitingIndex:
 
     # ----------------------------------------------------------------------- time
 
-    def become_late(self, now: Instant) -> list[Job]:
+    def newly_late(self, now: Instant) -> list[Job]:
         """The queued jobs that are late at an instant and were not before."""
         late = takewhile(lambda entry: entry[0] <= now, self._late_at)
         return [self._jobs[job_id] for _, job_id in late]
@@ -93,6 +93,6 @@ class WaitingIndex:
         first = self._backing_off.first()
         return NEVER if first is None else first[0]
 
-    def next_press(self, now: Instant) -> Instant:
+    def next_target_right(self, now: Instant) -> Instant:
         """When an express job may press others next; NEVER if none will."""
-        return next((at for at, _ in self._presses_at.since((now + 1, JobId("")))), NEVER)
+        return next((at for at, _ in self._target_right_at.since((now + 1, JobId("")))), NEVER)

@@ -20,16 +20,18 @@ def overdue_jobs(cluster: Cluster) -> list[list[Job]]:
     The first of them that can start or get a date does. At most as many users as a plan has looks.
     """
     tree, now = cluster.tree, cluster.now
-    users = {job.path for job in jobs_with_date(cluster)}
-    found: list[list[Job]] = []
-    for at, path in tree.due:
-        if at > now or len(found) == cluster.policy.looks:
+    dated_users = {job.path for job in jobs_with_date(cluster)}
+    jobs_by_user: list[list[Job]] = []
+    for at, path in tree.aged_users:
+        if at > now or len(jobs_by_user) == cluster.policy.looks:
             break
-        if path in users:
+        if path in dated_users:
             continue
         oldest = islice(tree.user_group(path).oldest, OLDEST_CANDIDATES)
         late = [job for aged_at, job in oldest if aged_at <= now]
-        able = [job for job in map(cluster.waiting.__getitem__, late) if cluster.open_types(job)]
-        if able:
-            found.append(able)
-    return found
+        open_jobs = [
+            job for job in map(cluster.waiting.__getitem__, late) if cluster.open_types(job)
+        ]
+        if open_jobs:
+            jobs_by_user.append(open_jobs)
+    return jobs_by_user

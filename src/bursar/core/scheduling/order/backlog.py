@@ -22,39 +22,49 @@ class Backlog:
     """
 
     def __init__(self) -> None:
-        self.orgs: dict[Path, tuple[int, int]] = {}  # what waits: jobs, and work as is likely
-        self.likely_work: dict[str, int] = {}  # what waits, as is likely
-        self._waits: dict[str, int] = {}
-        self._runs: dict[str, int] = {}  # milli-GPUs
-        self._ends: dict[str, int] = {}  # milli-GPUs times the instant at which each should end
+        self.waiting_by_org: dict[
+            Path, tuple[int, int]
+        ] = {}  # what waits: jobs, and work as is likely
+        self.likely_waiting_work: dict[str, int] = {}  # what waits, as is likely
+        self._waiting_work: dict[str, int] = {}
+        self._running_milli: dict[str, int] = {}  # milli-GPUs
+        self._weighted_ends: dict[
+            str, int
+        ] = {}  # milli-GPUs times the instant at which each should end
 
-    def count_waiting(self, job: Job, way: int = 1) -> None:
+    def count_waiting(self, job: Job, sign: int = 1) -> None:
         """Count what waits; with `way=-1`, no more."""
-        milli, first = way * job.shape.milli_gpus, job.shape.types[0]
+        milli, first = sign * job.shape.milli_gpus, job.shape.types[0]
         likely = milli * job.likely_run
-        _add(self._waits, first, milli * job.expected_run)
-        _add(self.likely_work, first, likely)
+        _add(self._waiting_work, first, milli * job.expected_run)
+        _add(self.likely_waiting_work, first, likely)
         org = job.path[:2]
-        jobs, work = self.orgs.get(org, (0, 0))
-        if jobs + way:
-            self.orgs[org] = jobs + way, work + likely
+        jobs, work = self.waiting_by_org.get(org, (0, 0))
+        if jobs + sign:
+            self.waiting_by_org[org] = jobs + sign, work + likely
         else:
-            del self.orgs[org]
+            del self.waiting_by_org[org]
 
-    def count_running(self, running: RunningJob, way: int = 1) -> None:
+    def count_running(self, running: RunningJob, sign: int = 1) -> None:
         """Count what runs and should not have ended yet; with `way=-1`, no more."""
-        milli = way * running.job.shape.milli_gpus
-        _add(self._runs, running.gpu_type, milli)
-        _add(self._ends, running.gpu_type, milli * (running.started_at + running.job.expected_run))
+        milli = sign * running.job.shape.milli_gpus
+        _add(self._running_milli, running.gpu_type, milli)
+        _add(
+            self._weighted_ends,
+            running.gpu_type,
+            milli * (running.started_at + running.job.expected_run),
+        )
 
-    def is_outlasted_by(self, job: Job, rest: int, now: Instant, gpus: dict[str, int]) -> bool:
+    def is_outlasted_by(self, job: Job, remaining: int, now: Instant, gpus: dict[str, int]) -> bool:
         """Whether a job that lasts so much longer would be the last of its type to end."""
         gpu_type = job.shape.types[0]
         milli = gpus.get(gpu_type, 0) * MILLI
         if job.shape.milli_gpus * SMALL_PART > milli:
             return False
-        runs = self._ends.get(gpu_type, 0) - self._runs.get(gpu_type, 0) * now
-        return rest * milli >= self._waits.get(gpu_type, 0) + runs
+        running_work = (
+            self._weighted_ends.get(gpu_type, 0) - self._running_milli.get(gpu_type, 0) * now
+        )
+        return remaining * milli >= self._waiting_work.get(gpu_type, 0) + running_work
 
 
 def _add(sums: dict[str, int], gpu_type: str, amount: int) -> None:

@@ -18,7 +18,7 @@ class _CeilingClaim(NamedTuple):
     """A job that has a future place."""
 
     job: JobId
-    reserved: PlannedStart
+    planned: PlannedStart
     milli_gpus: int
     dated: bool  # whether its place was promised
 
@@ -30,12 +30,12 @@ class CeilingClaims:
         self._cluster = cluster
         self._claims_by_group: dict[int, list[_CeilingClaim]] = {}
 
-    def add(self, job: Job, reserved: PlannedStart, *, dated: bool) -> None:
+    def add(self, job: Job, planned: PlannedStart, *, dated: bool) -> None:
         """A job has a future place."""
-        one = _CeilingClaim(job.id, reserved, job.shape.milli_gpus, dated)
-        for place in self._groups(job):
-            if place.ceiling or place.jobs_max is not None:
-                self._claims_by_group.setdefault(id(place), []).append(one)
+        claim = _CeilingClaim(job.id, planned, job.shape.milli_gpus, dated)
+        for group in self._groups(job):
+            if group.ceiling or group.jobs_max is not None:
+                self._claims_by_group.setdefault(id(group), []).append(claim)
 
     def find_crowded(
         self, job: Job, gpu_type: str, *, dated: bool = False
@@ -49,21 +49,25 @@ class CeilingClaims:
         if not self._claims_by_group:
             return None
         until = self._cluster.now + job.run_max
-        for place in self._groups(job):
-            if (below := self._claims_by_group.get(id(place))) is None:
+        for group in self._groups(job):
+            if (claims := self._claims_by_group.get(id(group))) is None:
                 continue
-            strangers = len(place.path) < 2 and not place.is_limit
-            coming = [
-                one
-                for one in below
-                if one.job != job.id
-                and (one.dated or not dated)
-                and (one.reserved.at < until or not strangers)
+            has_several_orgs = len(group.path) < 2 and not group.is_limit
+            conflicting = [
+                claim
+                for claim in claims
+                if claim.job != job.id
+                and (claim.dated or not dated)
+                and (claim.planned.at < until or not has_several_orgs)
             ]
-            total = sum(one.milli_gpus for one in coming)
-            same = sum(one.milli_gpus for one in coming if one.reserved.gpu_type == gpu_type)
-            if coming and place.exceeds_with(job, gpu_type, total, same, len(coming)):
-                return place, [one.job for one in coming]
+            total = sum(claim.milli_gpus for claim in conflicting)
+            same_type = sum(
+                claim.milli_gpus for claim in conflicting if claim.planned.gpu_type == gpu_type
+            )
+            if conflicting and group.exceeds_with(
+                job, gpu_type, total, same_type, len(conflicting)
+            ):
+                return group, [claim.job for claim in conflicting]
         return None
 
     def _groups(self, job: Job) -> Iterator[ShareGroup]:

@@ -17,39 +17,39 @@ from collections.abc import Callable, Iterator
 
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job
-from bursar.core.scheduling.order.share import FAIR, ShareGroup
+from bursar.core.scheduling.order.share import FAIR_SHARE, ShareGroup
 
 
-def express_jobs(cluster: Cluster, wanted: Callable[[Job], bool]) -> Iterator[Job]:
+def express_jobs(cluster: Cluster, is_wanted: Callable[[Job], bool]) -> Iterator[Job]:
     """The first such job of each user, in turn; those alone that are wanted."""
-    return _jobs_below(cluster, cluster.tree.root, wanted)
+    return _jobs_below(cluster, cluster.tree.root, is_wanted)
 
 
 def _jobs_below(
-    cluster: Cluster, place: ShareGroup, wanted: Callable[[Job], bool]
+    cluster: Cluster, group: ShareGroup, is_wanted: Callable[[Job], bool]
 ) -> Iterator[Job]:
-    if not place.express_jobs:
+    if not group.express_jobs:
         return
-    if place.queues:
-        yield from _first_of_user(cluster, place, wanted)
-    most = FAIR
-    for rank, _, name in place.order:
-        if rank > most:
+    if group.queues:
+        yield from _first_of_user(cluster, group, is_wanted)
+    last_rank = FAIR_SHARE
+    for rank, _, name in group.order:
+        if rank > last_rank:
             break
-        child = place.children[name]
-        if rank < most and not child.has_only_late_jobs():
-            most = rank
-        if place.parent is None or child.is_within_share():
-            yield from _jobs_below(cluster, child, wanted)
+        child = group.children[name]
+        if rank < last_rank and not child.has_only_late_jobs():
+            last_rank = rank
+        if group.parent is None or child.is_within_share():
+            yield from _jobs_below(cluster, child, is_wanted)
 
 
 def _first_of_user(
-    cluster: Cluster, user: ShareGroup, wanted: Callable[[Job], bool]
+    cluster: Cluster, user: ShareGroup, is_wanted: Callable[[Job], bool]
 ) -> Iterator[Job]:
     """The first such job of a user, unless its org has a higher class waiting."""
     for key in user.queue_heads:
         job = cluster.waiting[key[-1]]
-        if cluster.policy.is_express(job, cluster.now) and wanted(job):
+        if cluster.policy.is_express(job, cluster.now) and is_wanted(job):
             if cluster.tree.highest_waiting_class(job.path[:2]) == job.priority_class:
                 yield job
             return

@@ -18,15 +18,21 @@ from bursar.core.instant import DAY, HOUR, NEVER, Instant
 from bursar.core.money import Micros
 from bursar.core.refusal import invariant
 from bursar.core.scheduling.model.jobs import Job, Path, QueueKey, Shape
-from bursar.core.scheduling.model.policy import ANY_TYPE, BRIEF_AGING, PoolPolicy, Share, in_milli
-from bursar.core.scheduling.model.usage import TICK, Fading, tick_of
+from bursar.core.scheduling.model.policy import (
+    ANY_TYPE,
+    BRIEF_AGING,
+    PoolPolicy,
+    Share,
+    to_milli_gpus,
+)
+from bursar.core.scheduling.model.usage import TICK, UsageDecay, tick_of
 from bursar.core.sorted_set import SortedSet
 
-_FINE: Final = 1 << 20  # keys are usage by weight; this much finer than whole units
+KEY_SCALE: Final = 1 << 20  # keys are usage by weight; this much finer than whole units
 
 JOBS: Final = "jobs"  # a ceiling of jobs, not of GPUs
 
-OWED, OWED_BELOW, FAIR = range(3)  # how urgent a place's claim is: `Place.rank`
+BELOW_FLOOR, CHILD_BELOW_FLOOR, FAIR_SHARE = range(3)  # how urgent a place's claim is: `Place.rank`
 
 
 class ShareGroup:
@@ -94,8 +100,8 @@ class ShareGroup:
     def set_share(self, share: Share) -> None:
         """Give the place what it is entitled to."""
         self.weight = share.weight
-        self.floor = in_milli(share.floor)
-        self.ceiling = in_milli(share.ceiling)
+        self.floor = to_milli_gpus(share.floor)
+        self.ceiling = to_milli_gpus(share.ceiling)
         self.jobs_max = share.jobs_max
 
     def is_below_floor(self) -> bool:
@@ -125,9 +131,9 @@ class ShareGroup:
     def rank(self) -> int:
         """How urgent its claim is."""
         if self.floor and self.is_below_floor():
-            return OWED
+            return BELOW_FLOOR
         first = self.order.first()
-        return OWED_BELOW if first is not None and first[0] < FAIR else FAIR
+        return CHILD_BELOW_FLOOR if first is not None and first[0] < FAIR_SHARE else FAIR_SHARE
 
     def exceeded_ceiling(self, milli: int, gpu_type: str) -> tuple[str, int, int] | None:
         """Which ceiling so much more would pass: its type, what is used, what is allowed."""
@@ -180,16 +186,16 @@ class ShareTree:
 
     def __init__(self, policy: PoolPolicy, at: Instant) -> None:
         self.policy = policy
-        self.fading = Fading(policy.half_life, at)
+        self.decay = UsageDecay(policy.half_life, at)
         self.now = at
         self.tick = tick_of(at)
-        self._ahead = self.fading.growth(self.tick + policy.ahead)
+        self._ahead = self.decay.growth(self.tick + policy.ahead)
         self._shares = dict(policy.shares)
         self._limits = dict(policy.limits)
         self.root = ShareGroup((), "", None, Share())
         self.limit_groups: dict[str, ShareGroup] = {}  # ceilings outside the tree
         self._users: dict[Path, ShareGroup] = {}
-        self.due: SortedSet[tuple[Instant, Path]] = (
+        self.aged_users: SortedSet[tuple[Instant, Path]] = (
             SortedSet()
         )  # when each user's oldest job is aged
         self._ages = {tier.name: tier.ages_after for tier in policy.tiers}
@@ -277,9 +283,9 @@ class ShareTree:
         after = user.oldest.first()
         if before != after:
             if before is not None:
-                self.due.discard((before[0], user.path))
+                self.aged_users.discard((before[0], user.path))
             if after is not None:
-                self.due.add((after[0], user.path))
+                self.aged_users.add((after[0], user.path))
 
     def _aged_at(self, job: Job) -> Instant:
         """When a job has waited too long, if it waits until then.
@@ -293,38 +299,38 @@ class ShareTree:
 
     # ----------------------------------------------------------------------- what runs
 
-    def count_running(self, job: Job, gpu_type: str, since: Instant, way: int = 1) -> None:
+    def count_running(self, job: Job, gpu_type: str, since: Instant, sign: int = 1) -> None:
         """Count a job as running since an instant; with `way=-1`, as never begun."""
         rate, milli = job.rate(gpu_type), job.shape.milli_gpus
-        if way > 0:
+        if sign > 0:
             self._ran[job.id] = job, gpu_type, since
         else:
             del self._ran[job.id]
-        grown = rate * self.fading.growth(since)
+        grown = rate * self.decay.growth(since)
         user = self.user_group(job.path)
         for place in user.lineage():
-            place.used[ANY_TYPE] += way * milli
-            place.used[gpu_type] = place.used.get(gpu_type, 0) + way * milli
-            place.running_jobs += way
+            place.used[ANY_TYPE] += sign * milli
+            place.used[gpu_type] = place.used.get(gpu_type, 0) + sign * milli
+            place.running_jobs += sign
             if len(place.path) == 2:
-                self._rerate(place, way * rate)
-            place.rate += way * rate
-            place.started_growth += way * grown
+                self._rerate(place, sign * rate)
+            place.rate += sign * rate
+            place.started_growth += sign * grown
         for outside in self.limits_of(job):
-            outside.used[ANY_TYPE] += way * milli
-            outside.used[gpu_type] = outside.used.get(gpu_type, 0) + way * milli
-            outside.running_jobs += way
+            outside.used[ANY_TYPE] += sign * milli
+            outside.used[gpu_type] = outside.used.get(gpu_type, 0) + sign * milli
+            outside.running_jobs += sign
         self._reorder(user)
 
     def count_stopped(
-        self, job: Job, gpu_type: str, since: Instant, until: Instant, way: int = 1
+        self, job: Job, gpu_type: str, since: Instant, until: Instant, sign: int = 1
     ) -> None:
         """A job that ran since an instant has stopped; with `way=-1`, it has not after all."""
-        growth = self.fading.growth
+        growth = self.decay.growth
         used = job.rate(gpu_type) * (growth(max(until, since)) - growth(since))
         for place in self.user_group(job.path).lineage():
-            place.past_usage += way * used
-        self.count_running(job, gpu_type, since, -way)
+            place.past_usage += sign * used
+        self.count_running(job, gpu_type, since, -sign)
 
     def highest_waiting_class(self, org: Path) -> int | None:
         """The highest class of an org's waiting jobs."""
@@ -345,14 +351,14 @@ class ShareTree:
         """Whether some org of a user's tier has a larger part than the user's, by weight."""
         org = self.find_group(user.path[:2]) or user
         first = self._by_rate.get(user.path[:1], SortedSet()).first()
-        return first is not None and -first[0] > org.rate * _FINE // org.weight
+        return first is not None and -first[0] > org.rate * KEY_SCALE // org.weight
 
     def _rerate(self, org: ShareGroup, more: Micros) -> None:
         """Put an org where it belongs among its tier's once its rate has grown."""
         orgs = self._by_rate.setdefault(org.path[:1], SortedSet())
-        orgs.discard((-org.rate * _FINE // org.weight, org.name))
+        orgs.discard((-org.rate * KEY_SCALE // org.weight, org.name))
         if rate := org.rate + more:
-            orgs.add((-rate * _FINE // org.weight, org.name))
+            orgs.add((-rate * KEY_SCALE // org.weight, org.name))
 
     def add_past_usage(self, path: Path, base: Micros) -> None:
         """Count what a user used with jobs that have ended."""
@@ -361,22 +367,22 @@ class ShareTree:
             place.past_usage += base
         self._reorder(user)
 
-    def list_past_usage(self) -> Iterator[tuple[Path, Micros]]:
+    def past_usage_by_user(self) -> Iterator[tuple[Path, Micros]]:
         """What each user used with jobs that have ended, grown."""
         for path in sorted(self._users):
             if base := self._users[path].past_usage:
                 yield path, base
 
-    def count_leaving(self, job: Job, gpu_type: str, way: int = 1) -> None:
+    def count_leaving(self, job: Job, gpu_type: str, sign: int = 1) -> None:
         """A job was asked to stop and counts for ceilings alone; with `way=-1`, it is gone."""
         for place in (*self.user_group(job.path).lineage(), *self.limits_of(job)):
-            leaving, milli = place.leaving, way * job.shape.milli_gpus
-            for of, more in ((ANY_TYPE, milli), (gpu_type, milli), (JOBS, way)):
+            leaving, milli = place.leaving, sign * job.shape.milli_gpus
+            for of, more in ((ANY_TYPE, milli), (gpu_type, milli), (JOBS, sign)):
                 leaving[of] = leaving.get(of, 0) + more
 
     def limits_of(self, job: Job) -> list[ShareGroup]:
         """The ceilings outside the tree that count a job."""
-        return [self._outside(name) for name in job.counted]
+        return [self._outside(name) for name in job.limit_names]
 
     def first_exceeded(
         self, job: Job, gpu_type: str
@@ -397,10 +403,10 @@ class ShareTree:
         if tick == self.tick:
             return
         self.tick = tick
-        epoch = self.fading.epoch_of(now)
-        if epoch != self.fading.epoch:
+        epoch = self.decay.epoch_of(now)
+        if epoch != self.decay.epoch:
             self._new_epoch(epoch)
-        self._ahead = self.fading.growth(tick + self.policy.ahead)
+        self._ahead = self.decay.growth(tick + self.policy.ahead)
         self._refresh(self.root)
 
     def user_group(self, path: Path) -> ShareGroup:
@@ -421,7 +427,7 @@ class ShareTree:
 
     def usage_key(self, place: ShareGroup) -> int:
         """What a place used for each unit of weight, grown: the smaller, the sooner its turn."""
-        return self.projected_usage(place) * _FINE // place.weight
+        return self.projected_usage(place) * KEY_SCALE // place.weight
 
     def projected_usage(self, place: ShareGroup) -> int:
         """What a place used, grown, and what runs there now counted ahead."""
@@ -429,11 +435,11 @@ class ShareTree:
 
     def projection_weight(self, now: Instant) -> int:
         """What a unit of rate that starts now counts ahead; one at least."""
-        return max(self._ahead - self.fading.growth(now), 1)
+        return max(self._ahead - self.decay.growth(now), 1)
 
-    def faded_usage(self, place: ShareGroup, now: Instant) -> Micros:
+    def decayed_usage(self, place: ShareGroup, now: Instant) -> Micros:
         """What a place used, faded to now, in micro-credits."""
-        growth = self.fading.growth
+        growth = self.decay.growth
         hour = growth(now) - growth(now - HOUR)
         return (place.past_usage + place.rate * growth(now) - place.started_growth) // hour
 
@@ -507,8 +513,8 @@ class ShareTree:
 
     def _new_epoch(self, epoch: Instant) -> None:
         """Halve all usage as often as the epochs gone by do; what runs counts from its start."""
-        halvings = (epoch - self.fading.epoch) // TICK >> self.fading.doublings
-        self.fading.epoch = epoch
+        halvings = (epoch - self.decay.epoch) // TICK >> self.decay.half_life_log2
+        self.decay.epoch = epoch
         for place in self._all(self.root):
             place.past_usage = 0 if place.children else place.past_usage >> halvings
             place.started_growth = 0
@@ -516,7 +522,7 @@ class ShareTree:
             for place in list(user.lineage())[1:]:
                 place.past_usage += user.past_usage
         for job, gpu_type, since in self._ran.values():
-            grown = job.rate(gpu_type) * self.fading.growth(since)
+            grown = job.rate(gpu_type) * self.decay.growth(since)
             for place in self.user_group(job.path).lineage():
                 place.started_growth += grown
 

@@ -7,7 +7,7 @@ from bursar.core.scheduling.model.jobs import Job, Path, QueueKey, Shape, StartR
 from bursar.core.scheduling.model.nodes import MILLI
 from bursar.core.scheduling.order.ceiling_claims import CeilingClaims
 from bursar.core.scheduling.placement.backfill import NodeClaims
-from bursar.core.scheduling.placement.search import find_placement, pieces_for
+from bursar.core.scheduling.placement.search import choose_pieces, find_placement
 from bursar.core.scheduling.preemption.victims import PreemptionSearch, StepBudget
 
 
@@ -45,7 +45,7 @@ class PassContext:
         placement = find_placement(self.cluster, self.claims, job.shape, types, until)
         if placement is None:
             return False
-        pieces = pieces_for(self.cluster, job.shape, placement)
+        pieces = choose_pieces(self.cluster, job.shape, placement)
         self.decide(Start(job=job.id, gpu_type=placement.gpu_type, pieces=pieces, why=why))
         return True
 

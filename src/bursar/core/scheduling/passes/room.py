@@ -3,12 +3,12 @@
 from itertools import takewhile
 
 from bursar.core.instant import Instant
-from bursar.core.scheduling.decisions import Keep, PlannedStart, Preempt
+from bursar.core.scheduling.decisions import EarmarkGpus, PlannedStart, Preempt
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.passes.context import PassContext
 from bursar.core.scheduling.placement.backfill import find_planned_start
-from bursar.core.scheduling.placement.search import pieces_for
+from bursar.core.scheduling.placement.search import choose_pieces
 from bursar.core.scheduling.preemption.migration import find_moves, movable_types
 from bursar.core.scheduling.preemption.rights import PreemptionRights
 from bursar.core.scheduling.preemption.victims import VictimSet, may_preempt_any
@@ -86,7 +86,7 @@ def _preempt(context: PassContext, job: Job, chosen: VictimSet) -> None:
     context.complete = context.complete and chosen.proven
     victims = sorted(chosen.victims, key=lambda victim: victim[0].job.id)
     without = frozenset(running.job.id for running, _ in victims)
-    pieces = pieces_for(cluster, job.shape, chosen.placement, chosen.at, without)
+    pieces = choose_pieces(cluster, job.shape, chosen.placement, chosen.at, without)
     for running, right in victims:
         lost = running.work_lost(cluster.now)
         stops_at = min(soon, running.ends_by)
@@ -94,7 +94,7 @@ def _preempt(context: PassContext, job: Job, chosen: VictimSet) -> None:
             Preempt(job=running.job.id, wanted_by=job.id, right=right, lost=lost, stops_at=stops_at)
         )
     context.decide(
-        Keep(
+        EarmarkGpus(
             job=job.id,
             gpu_type=chosen.placement.gpu_type,
             pieces=pieces,

@@ -10,13 +10,13 @@ from typing import Final
 from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.order.express import express_jobs
 from bursar.core.scheduling.order.longest_jobs import outlasting_jobs
-from bursar.core.scheduling.order.share import FAIR, ShareGroup
+from bursar.core.scheduling.order.share import FAIR_SHARE, ShareGroup
 from bursar.core.scheduling.passes.attempt import JobAttempt
 from bursar.core.scheduling.passes.context import PassContext
 from bursar.core.scheduling.passes.shape_filter import ShapeFilter
 
 _START: Final = (-1, 0, "")  # before all children of a group
-_END: Final = (FAIR + 1, 0, "")  # behind all of them
+_END: Final = (FAIR_SHARE + 1, 0, "")  # behind all of them
 URGENT_ORGS_MAX: Final = 256  # orgs of which the most urgent job is looked at
 URGENT_CANDIDATES: Final = 16  # jobs of one org that are checked for a more urgent one
 

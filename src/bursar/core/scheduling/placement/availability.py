@@ -19,36 +19,36 @@ Entry = tuple[Instant, NodeId, int]  # from then on so many tasks fit on the nod
 class _Index:
     """The order for one kind of node and one size of task."""
 
-    __slots__ = ("changed", "entries", "of_node")
+    __slots__ = ("by_node", "changed", "entries")
 
     def __init__(self) -> None:
         self.entries: SortedSet[Entry] = SortedSet()
-        self.of_node: dict[NodeId, list[Entry]] = {}
+        self.by_node: dict[NodeId, list[Entry]] = {}
         self.changed: set[NodeId] = set()
 
 
 class Availability:
     """All orders that were asked for."""
 
-    def __init__(self, machines: dict[NodeId, NodeUsage]) -> None:
-        self._machines = machines
+    def __init__(self, usages: dict[NodeId, NodeUsage]) -> None:
+        self._usages = usages
         self._indexes: dict[NodeKind, dict[int, _Index]] = {}
         self._nodes: dict[NodeKind, set[NodeId]] = {}  # those where jobs can start
 
-    def add(self, machine: NodeUsage) -> None:
+    def add(self, usage: NodeUsage) -> None:
         """Jobs can start on a node from now on."""
-        self._nodes.setdefault(machine.kind, set()).add(machine.node.id)
-        self.mark_changed(machine)
+        self._nodes.setdefault(usage.kind, set()).add(usage.node.id)
+        self.mark_changed(usage)
 
-    def remove(self, machine: NodeUsage) -> None:
+    def remove(self, usage: NodeUsage) -> None:
         """No job can start on a node any more."""
-        self._nodes[machine.kind].discard(machine.node.id)
-        self.mark_changed(machine)
+        self._nodes[usage.kind].discard(usage.node.id)
+        self.mark_changed(usage)
 
-    def mark_changed(self, machine: NodeUsage) -> None:
+    def mark_changed(self, usage: NodeUsage) -> None:
         """Something was taken or given on a node, or will be free at another time."""
-        for index in self._indexes.get(machine.kind, {}).values():
-            index.changed.add(machine.node.id)
+        for index in self._indexes.get(usage.kind, {}).values():
+            index.changed.add(usage.node.id)
 
     def entries(self, kind: NodeKind, gpus: int) -> Iterator[Entry]:
         """When tasks of so many whole GPUs fit on nodes of a kind, the soonest first."""
@@ -59,19 +59,19 @@ class Availability:
             index = indexes[gpus] = _Index()
             index.changed |= nodes
         for node in sorted(index.changed):
-            for entry in index.of_node.pop(node, ()):
+            for entry in index.by_node.pop(node, ()):
                 index.entries.discard(entry)
             if node in nodes:
-                index.of_node[node] = _entries(self._machines[node], gpus)
-                for entry in index.of_node[node]:
+                index.by_node[node] = _entries_of_node(self._usages[node], gpus)
+                for entry in index.by_node[node]:
                     index.entries.add(entry)
         index.changed.clear()
         return iter(index.entries)
 
 
-def _entries(machine: NodeUsage, gpus: int) -> list[Entry]:
-    free_at = sorted(machine.gpus_free_at())
+def _entries_of_node(usage: NodeUsage, gpus: int) -> list[Entry]:
+    free_at = sorted(usage.gpus_free_at())
     return [
-        (free_at[last], machine.node.id, (last + 1) // gpus)
+        (free_at[last], usage.node.id, (last + 1) // gpus)
         for last in range(gpus - 1, len(free_at), gpus)
     ]

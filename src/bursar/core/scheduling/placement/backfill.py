@@ -38,13 +38,13 @@ class NodeClaims:
         self._cluster = cluster
         self.by_node: dict[NodeId, list[NodeClaim]] = {}
 
-    def add(self, job: Job, reserved: PlannedStart) -> None:
+    def add(self, job: Job, planned: PlannedStart) -> None:
         """Claim a job's future place."""
-        until = min(reserved.at + job.run_max, NEVER)
-        for node, tasks in reserved.nodes:
+        until = min(planned.at + job.run_max, NEVER)
+        for node, tasks in planned.nodes:
             task = task_need(job.shape, self._cluster.nodes.by_id[node].kind)
             assert task is not None
-            claim = NodeClaim(reserved.at, until, task, tasks, job.id)
+            claim = NodeClaim(planned.at, until, task, tasks, job.id)
             self.by_node.setdefault(node, []).append(claim)
 
     def copy(self) -> "NodeClaims":
@@ -56,27 +56,27 @@ class NodeClaims:
     def release(self, job: Job) -> None:
         """Give up the place that a job was promised, if it has one."""
         for node, _ in job.promised_on:
-            left = [one for one in self.by_node.get(node, ()) if one.job != job.id]
-            if left:
-                self.by_node[node] = left
+            remaining = [claim for claim in self.by_node.get(node, ()) if claim.job != job.id]
+            if remaining:
+                self.by_node[node] = remaining
             else:
                 self.by_node.pop(node, None)
 
-    def is_available(self, job: Job, reserved: PlannedStart) -> bool:
+    def is_available(self, job: Job, planned: PlannedStart) -> bool:
         """Whether a place is still there to be claimed."""
-        until = reserved.at + job.run_max
-        for node, tasks in reserved.nodes:
-            machine = self._cluster.nodes.by_id.get(node)
-            task = task_need(job.shape, machine.kind) if machine is not None else None
-            if machine is None or task is None or not machine.node.usable_at(reserved.at):
+        until = planned.at + job.run_max
+        for node, tasks in planned.nodes:
+            usage = self._cluster.nodes.by_id.get(node)
+            task = task_need(job.shape, usage.kind) if usage is not None else None
+            if usage is None or task is None or not usage.node.is_usable_at(planned.at):
                 return False
-            if self.count_tasks(machine, task, reserved.at, until) < tasks:
+            if self.count_tasks(usage, task, planned.at, until) < tasks:
                 return False
-        return bool(reserved.nodes)
+        return bool(planned.nodes)
 
     def count_tasks(
         self,
-        machine: NodeUsage,
+        usage: NodeUsage,
         task: TaskNeed,
         at: Instant,
         until: Instant,
@@ -86,17 +86,17 @@ class NodeClaims:
 
         Also if some jobs were not there any more.
         """
-        fits = task.count_in(self._room(machine, at, without))
-        for claim in self.by_node.get(machine.node.id, ()):
+        fits = task.count_in(self._room(usage, at, without))
+        for claim in self.by_node.get(usage.node.id, ()):
             if fits and at < claim.at < until:
-                fits = min(fits, task.count_in(self._room(machine, claim.at, without)))
+                fits = min(fits, task.count_in(self._room(usage, claim.at, without)))
         return fits
 
-    def _room(self, machine: NodeUsage, at: Instant, without: JobIds) -> NodeRoom:
+    def _room(self, usage: NodeUsage, at: Instant, without: JobIds) -> NodeRoom:
         """What is free and not claimed at an instant."""
         now = at <= self._cluster.now and not without
-        room = machine.room if now else machine.room_at(at, without)
-        for claim in self.by_node.get(machine.node.id, ()):
+        room = usage.room if now else usage.room_at(at, without)
+        for claim in self.by_node.get(usage.node.id, ()):
             if claim.at <= at < claim.until:
                 room = claim.task.room_after_claims(room, claim.tasks)
         return room
@@ -106,12 +106,12 @@ def find_planned_start(
     cluster: Cluster, claims: NodeClaims, job: Job, types: tuple[str, ...]
 ) -> PlannedStart | None:
     """The first instant at which a job surely fits, and where; None if never."""
-    found = [
-        reserved
+    candidates = [
+        planned
         for gpu_type in types
-        if (reserved := _PlannedStartSearch(cluster, claims, job, gpu_type).first()) is not None
+        if (planned := _PlannedStartSearch(cluster, claims, job, gpu_type).find_first()) is not None
     ]
-    return min(found, key=lambda reserved: reserved.at, default=None)
+    return min(candidates, key=lambda planned: planned.at, default=None)
 
 
 class _PlannedStartSearch:
@@ -123,17 +123,17 @@ class _PlannedStartSearch:
         self._job = job
         self._shape: Shape = job.shape
         self._gpu_type = gpu_type
-        self._tasks: dict[NodeId, int] = {}  # that fit on each node, as far as it was looked at
-        self._sums: dict[str, int] = {}  # the same by domain
-        self._again: list[tuple[Instant, NodeId]] = []  # when to look at nodes once more
-        self._noted: dict[NodeId, Instant] = {}  # and when that was
+        self._tasks_on: dict[NodeId, int] = {}  # that fit on each node, as far as it was looked at
+        self._tasks_in: dict[str, int] = {}  # the same by domain
+        self._rechecks: list[tuple[Instant, NodeId]] = []  # when to look at nodes once more
+        self._checked_at: dict[NodeId, Instant] = {}  # and when that was
 
-    def first(self) -> PlannedStart | None:
+    def find_first(self) -> PlannedStart | None:
         """Go through all instants at which something becomes free."""
         for change in self._changes():
             when = max(change[0], self._cluster.now)
-            if reserved := self._enough(self._look(change, when), when):
-                return reserved
+            if planned := self._place_in(self._check_node(change, when), when):
+                return planned
         return None
 
     def _changes(self) -> Iterator[_Change]:
@@ -142,38 +142,38 @@ class _PlannedStartSearch:
         What should have ended by now, and is still there, ends soon.
         """
         now = self._cluster.now
-        known = self._known() if self._shape.gpus else self._released()
-        for change in merge(known, self._others()):
+        regular = self._indexed_changes() if self._shape.gpus else self._changes_by_end()
+        for change in merge(regular, self._other_changes()):
             if 0 < change[0] <= now:
-                heappush(self._again, (now + self._cluster.policy.grace, change[1]))
+                heappush(self._rechecks, (now + self._cluster.policy.grace, change[1]))
                 continue
-            while self._again and self._again[0] < change[:2]:
-                yield *heappop(self._again), None
+            while self._rechecks and self._rechecks[0] < change[:2]:
+                yield *heappop(self._rechecks), None
             yield change
-        while self._again:
-            yield *heappop(self._again), None
+        while self._rechecks:
+            yield *heappop(self._rechecks), None
 
-    def _look(self, change: _Change, when: Instant) -> str:
+    def _check_node(self, change: _Change, when: Instant) -> str:
         """Note how many tasks fit on a node from an instant on; the domain in which it stands."""
         at, node, tasks = change
-        machine = self._cluster.nodes.by_id[node]
-        self._noted[node] = when
+        usage = self._cluster.nodes.by_id[node]
+        self._checked_at[node] = when
         if tasks is None or self._shape.cpu_milli or self._shape.ram_mib:
-            fits = self._fits(machine, when)
-            if tasks is not None and fits < tasks and (later := machine.next_end(at)):
-                heappush(self._again, (later, node))  # GPUs are free, but not enough else
+            fits = self._count_tasks(usage, when)
+            if tasks is not None and fits < tasks and (later := usage.next_end(at)):
+                heappush(self._rechecks, (later, node))  # GPUs are free, but not enough else
             tasks = fits
-        return self._note(machine, tasks)
+        return self._set_tasks(usage, tasks)
 
-    def _known(self) -> Iterator[_Change]:
+    def _indexed_changes(self) -> Iterator[_Change]:
         """When whole GPUs become free on nodes without claims, as the horizon has it."""
         kinds = sorted(kind for kind in self._cluster.nodes.rooms if self._need(kind) is not None)
-        horizon, claimed = self._cluster.nodes.availability, self._claims.by_node
-        for entry in merge(*(horizon.entries(kind, self._shape.gpus) for kind in kinds)):
+        availability, claimed = self._cluster.nodes.availability, self._claims.by_node
+        for entry in merge(*(availability.entries(kind, self._shape.gpus) for kind in kinds)):
             if entry[1] not in claimed:
                 yield entry
 
-    def _released(self) -> Iterator[_Change]:
+    def _changes_by_end(self) -> Iterator[_Change]:
         """What is free now, and where something ends, job by job."""
         rooms = self._cluster.nodes.rooms
         kinds = (kind for kind in rooms if self._need(kind) is not None)
@@ -184,7 +184,7 @@ class _PlannedStartSearch:
             for piece in (running.get(job) or earmarks[job]).pieces:
                 yield at, piece.node, None
 
-    def _others(self) -> Iterator[_Change]:
+    def _other_changes(self) -> Iterator[_Change]:
         """Nodes with claims, whenever something may change there, and nodes on order."""
         changes: list[_Change] = [
             (at, node, None) for at, node in self._cluster.nodes.on_order if at > self._cluster.now
@@ -198,31 +198,31 @@ class _PlannedStartSearch:
     def _need(self, kind: NodeKind) -> TaskNeed | None:
         return task_need(self._shape, kind) if kind.gpu_type == self._gpu_type else None
 
-    def _fits(self, machine: NodeUsage, at: Instant) -> int:
+    def _count_tasks(self, usage: NodeUsage, at: Instant) -> int:
         """How many tasks fit on a node from an instant on."""
-        task = self._need(machine.kind)
-        if task is None or not machine.node.usable_at(at):
+        task = self._need(usage.kind)
+        if task is None or not usage.node.is_usable_at(at):
             return 0
-        return self._claims.count_tasks(machine, task, at, at + self._job.run_max)
+        return self._claims.count_tasks(usage, task, at, at + self._job.run_max)
 
-    def _note(self, machine: NodeUsage, tasks: int) -> str:
-        domain = machine.node.domain(self._shape.within)
-        more = tasks - self._tasks.get(machine.node.id, 0)
-        self._tasks[machine.node.id] = tasks
-        self._sums[domain] = self._sums.get(domain, 0) + more
+    def _set_tasks(self, usage: NodeUsage, tasks: int) -> str:
+        domain = usage.node.domain(self._shape.within)
+        more = tasks - self._tasks_on.get(usage.node.id, 0)
+        self._tasks_on[usage.node.id] = tasks
+        self._tasks_in[domain] = self._tasks_in.get(domain, 0) + more
         return domain
 
-    def _enough(self, domain: str, at: Instant) -> PlannedStart | None:
+    def _place_in(self, domain: str, at: Instant) -> PlannedStart | None:
         """The place in a domain from an instant on, if there is enough."""
-        if self._sums[domain] < self._shape.tasks:
+        if self._tasks_in[domain] < self._shape.tasks:
             return None
-        level, machines = self._shape.within, self._cluster.nodes.by_id
-        inside = [n for n in self._tasks if machines[n].node.domain(level) == domain]
+        level, nodes = self._shape.within, self._cluster.nodes.by_id
+        inside = [n for n in self._tasks_on if nodes[n].node.domain(level) == domain]
         # Claims may have come near since; and more may become free at the same instant.
         for node in inside:
-            if node in self._claims.by_node or self._noted[node] == at:
-                self._note(machines[node], self._fits(machines[node], at))
-        if self._sums[domain] < self._shape.tasks:
+            if node in self._claims.by_node or self._checked_at[node] == at:
+                self._set_tasks(nodes[node], self._count_tasks(nodes[node], at))
+        if self._tasks_in[domain] < self._shape.tasks:
             return None
-        able = [(self._tasks[node], node) for node in inside if self._tasks[node]]
-        return PlannedStart(at, self._gpu_type, pack_tasks(able, self._shape.tasks))
+        fitting = [(self._tasks_on[node], node) for node in inside if self._tasks_on[node]]
+        return PlannedStart(at, self._gpu_type, pack_tasks(fitting, self._shape.tasks))

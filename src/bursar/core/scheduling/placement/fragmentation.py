@@ -30,36 +30,38 @@ class Fragmentation:
     def __init__(self, typical: tuple[tuple[Shape, int], ...]) -> None:
         self.typical = typical
         self._total = sum(times for _, times in typical) or 1
-        self._known: dict[tuple[NodeKind, NodeRoom], int] = {}
+        self._fragments: dict[tuple[NodeKind, NodeRoom], int] = {}
         self._costs: dict[tuple[NodeKind, NodeRoom, TaskNeed], int] = {}
 
     def cost(self, kind: NodeKind, room: NodeRoom, task: TaskNeed) -> int:
         """How badly a task of a shape fits into a room, 0 to 49: the smaller, the better."""
         if not self.typical:
             return 0
-        found = self._costs.get((kind, room, task))
-        if found is None:
-            drop = self._of(kind, room) - self._of(kind, task.room_after(room, kind))
+        cost = self._costs.get((kind, room, task))
+        if cost is None:
+            drop = self._fragments_in(kind, room) - self._fragments_in(
+                kind, task.room_after(room, kind)
+            )
             takes = task.slots * MILLI // kind.slots or task.gpus * MILLI or MILLI
-            found = (
+            cost = (
                 COST_STEPS
                 - 1
                 - bisect_right(_STEP_BOUNDS, drop * 1_000_000 // (self._total * takes))
             )
             if len(self._costs) >= CACHE_MAX:
                 self._costs.clear()
-            self._costs[kind, room, task] = found
-        return found
+            self._costs[kind, room, task] = cost
+        return cost
 
-    def _of(self, kind: NodeKind, room: NodeRoom) -> int:
+    def _fragments_in(self, kind: NodeKind, room: NodeRoom) -> int:
         """Free milli-GPUs that are fragments, summed over the shapes as often as they were seen."""
-        found = self._known.get((kind, room))
-        if found is None:
-            found = sum(times * _unusable(shape, kind, room) for shape, times in self.typical)
-            if len(self._known) >= CACHE_MAX:
-                self._known.clear()
-            self._known[kind, room] = found
-        return found
+        fragments = self._fragments.get((kind, room))
+        if fragments is None:
+            fragments = sum(times * _unusable(shape, kind, room) for shape, times in self.typical)
+            if len(self._fragments) >= CACHE_MAX:
+                self._fragments.clear()
+            self._fragments[kind, room] = fragments
+        return fragments
 
 
 def _unusable(shape: Shape, kind: NodeKind, room: NodeRoom) -> int:

@@ -30,7 +30,7 @@ class ClaimView(Protocol):
 
     by_node: dict[NodeId, list]  # type: ignore[type-arg]
 
-    def count_tasks(self, machine: NodeUsage, task: TaskNeed, at: Instant, until: Instant) -> int:
+    def count_tasks(self, usage: NodeUsage, task: TaskNeed, at: Instant, until: Instant) -> int:
         """How many tasks fit on a node from one instant to another."""
 
 
@@ -46,35 +46,35 @@ def find_placement(
 ) -> NodePlacement | None:
     """The best place for a job that may run until an instant, in nobody's way; None if none."""
     if shape.tasks > 1:
-        spots = (_place_gang(cluster, claims, shape, gpu_type, until) for gpu_type in types)
-        found = [spot for spot in spots if spot is not None]
-        return (min(found) if shape.types_equal else found[0])[-1] if found else None
-    for welcome in [types] if shape.types_equal else [(gpu_type,) for gpu_type in types]:
-        if spot := _place_on_one_node(cluster, claims, shape, welcome, until):
+        placements = (_place_gang(cluster, claims, shape, gpu_type, until) for gpu_type in types)
+        fitting = [placement for placement in placements if placement is not None]
+        return (min(fitting) if shape.types_equal else fitting[0])[-1] if fitting else None
+    for candidates in [types] if shape.types_equal else [(gpu_type,) for gpu_type in types]:
+        if spot := _place_on_one_node(cluster, claims, shape, candidates, until):
             return spot
     return None
 
 
-def pieces_for(
+def choose_pieces(
     cluster: Cluster,
     shape: Shape,
-    spot: NodePlacement,
+    placement: NodePlacement,
     at: Instant = FREE_NOW,
     without: JobIds = frozenset(),
 ) -> tuple[Piece, ...]:
     """The GPUs of a place, by number: as they are free now, or at an instant without some jobs."""
-    found = []
-    for node, tasks in spot.nodes:
-        machine = cluster.nodes.by_id[node]
-        task = task_need(shape, machine.kind)
+    pieces = []
+    for node, tasks in placement.nodes:
+        usage = cluster.nodes.by_id[node]
+        task = task_need(shape, usage.kind)
         assert task is not None
-        found.append(machine.piece(task, tasks, at, without))
-    return tuple(found)
+        pieces.append(usage.choose_piece(task, tasks, at, without))
+    return tuple(pieces)
 
 
-def pack_tasks(able: list[tuple[int, NodeId]], tasks: int) -> tuple[tuple[NodeId, int], ...]:
+def pack_tasks(capacities: list[tuple[int, NodeId]], tasks: int) -> tuple[tuple[NodeId, int], ...]:
     """Nodes for so many tasks: few, and the last one as tight as possible."""
-    most_first = sorted((-fits, node) for fits, node in able)
+    most_first = sorted((-fits, node) for fits, node in capacities)
     taken: list[tuple[NodeId, int]] = []
     while -most_first[len(taken)][0] < tasks:
         fits, node = most_first[len(taken)]
@@ -82,7 +82,7 @@ def pack_tasks(able: list[tuple[int, NodeId]], tasks: int) -> tuple[tuple[NodeId
         tasks += fits
     # The tightest that takes all the rest; of equal ones the first by name.
     start = len(taken)
-    last = bisect_right(most_first, -tasks, lo=start, key=lambda one: one[0]) - 1
+    last = bisect_right(most_first, -tasks, lo=start, key=lambda entry: entry[0]) - 1
     tightest = min(one for one in most_first[start : last + 1] if one[0] == most_first[last][0])
     return tuple(sorted([*taken, (tightest[1], tasks)]))
 
@@ -117,15 +117,15 @@ def _place_gang(
     cluster: Cluster, claims: ClaimView, shape: Shape, gpu_type: str, until: Instant
 ) -> tuple[int, int, NodePlacement] | None:
     """The closest place for all tasks: the smallest domain, and of these the tightest."""
-    able = _nodes_with_room(cluster, claims, shape, gpu_type, until)
-    total = sum(fits * len(nodes) for fits, nodes in able)
+    capacities = _nodes_with_room(cluster, claims, shape, gpu_type, until)
+    total = sum(fits * len(nodes) for fits, nodes in capacities)
     if total < shape.tasks:
         return None
     for distance, level in enumerate(_LEVELS[: _LEVELS.index(shape.within) + 1]):
         if level is Level.POOL or (level is Level.RACK and cluster.nodes.one_rack):
-            return distance, total, NodePlacement(gpu_type, _fill_from(able, shape.tasks))
+            return distance, total, NodePlacement(gpu_type, _pack_groups(capacities, shape.tasks))
         domains: dict[str, list[tuple[int, NodeId]]] = {}
-        for fits, nodes in able if cluster.nodes.is_divided_by(level) else ():
+        for fits, nodes in capacities if cluster.nodes.is_divided_by(level) else ():
             if level is Level.NODE and fits < shape.tasks:
                 continue
             for node in nodes:
@@ -143,14 +143,14 @@ def _place_gang(
 
 
 _Nodes = SortedSet[NodeId] | list[NodeId]
-_Able = list[tuple[int, _Nodes]]
+_Capacities = list[tuple[int, _Nodes]]
 
 
 def _nodes_with_room(
     cluster: Cluster, claims: ClaimView, shape: Shape, gpu_type: str, until: Instant
-) -> _Able:
+) -> _Capacities:
     """How many tasks nodes can take, nodes alike together; those with claims one by one."""
-    able: _Able = []
+    capacities: _Capacities = []
     for kind, rooms in cluster.nodes.rooms.items():
         if kind.gpu_type != gpu_type or (task := task_need(shape, kind)) is None:
             continue
@@ -159,19 +159,19 @@ def _nodes_with_room(
                 continue
             claimed = [node for node in claims.by_node if node in nodes]
             if claimed:
-                able.append((fits, [node for node in nodes if node not in claims.by_node]))
+                capacities.append((fits, [node for node in nodes if node not in claims.by_node]))
             else:
-                able.append((fits, nodes))
+                capacities.append((fits, nodes))
             for node in claimed:
                 here = claims.count_tasks(cluster.nodes.by_id[node], task, cluster.now, until)
-                able.append((here, [node]))
-    return [(fits, nodes) for fits, nodes in able if fits and nodes]
+                capacities.append((here, [node]))
+    return [(fits, nodes) for fits, nodes in capacities if fits and nodes]
 
 
-def _fill_from(able: _Able, tasks: int) -> tuple[tuple[NodeId, int], ...]:
+def _pack_groups(capacities: _Capacities, tasks: int) -> tuple[tuple[NodeId, int], ...]:
     """As `fill`, without going through all nodes: as few of each as are needed."""
     by_fits: dict[int, list[_Nodes]] = {}
-    for fits, nodes in able:
+    for fits, nodes in capacities:
         by_fits.setdefault(fits, []).append(nodes)
     few: list[tuple[int, NodeId]] = []
     for fits, groups in by_fits.items():

@@ -86,7 +86,7 @@ class _MoveSearch:
 
     def _fewest(self, machine: NodeUsage) -> list[RunningJob] | None:
         """Who leaves a node so that a task fits, the small ones rather; None if it cannot."""
-        running = (self._cluster.running.get(job) for job in machine.taken)
+        running = (self._cluster.running.get(job) for job in machine.allocations)
         leaving = [one for one in running if one is not None and self._movable(one)]
         if not self._fits(machine, leaving):
             return None

@@ -84,7 +84,7 @@ class PreemptionRights:
         self._soon = ENDING_GRACES * cluster.policy.grace
         self._brief = job.estimate is not None and job.expected_run <= self._soon
         self._in_time = cluster.policy.is_express(job, cluster.now)
-        self._presses = self._in_time and cluster.policy.presses_at(job) <= cluster.now
+        self._presses = self._in_time and cluster.policy.target_right_at(job) <= cluster.now
 
     def right_against(self, other: RunningJob, now: Instant) -> Right | None:
         """By which right another can be asked, if it can be asked at all."""
@@ -265,7 +265,7 @@ class PreemptionRights:
 def _counts(place: ShareGroup, job: Job) -> bool:
     """Whether a place, in the tree or outside it, counts a job."""
     if place.is_limit:
-        return place.name in job.counted
+        return place.name in job.limit_names
     return job.path[: len(place.path)] == place.path
 
 

@@ -128,7 +128,7 @@ def _there(machine: NodeUsage, soon: Instant) -> dict[JobId, int]:
     """Who has how many milli-GPUs of a node, those left out who have gone by then."""
     return {
         job: -(-len(piece.gpus) * piece.slots * MILLI // machine.kind.slots)
-        for job, (piece, until) in machine.taken.items()
+        for job, (piece, until) in machine.allocations.items()
         if until > soon
     }
 

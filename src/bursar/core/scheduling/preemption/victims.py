@@ -403,12 +403,12 @@ class _VictimSearch:
         """How many tasks fit on a node once all have left who are to leave, and some more."""
         machine = self._cluster.nodes.by_id[node]
         task = task_need(self._job.shape, machine.kind)
-        if task is None or not machine.node.usable_at(self._cluster.now):
+        if task is None or not machine.node.is_usable_at(self._cluster.now):
             return 0
         until = self._cluster.now + self._cluster.policy.grace + self._job.run_max
         leaving = self._leaving.jobs
         rest = {self._asked[at][1].job.id for at in more}
-        without = frozenset(job for job in machine.taken if job in leaving or job in rest)
+        without = frozenset(job for job in machine.allocations if job in leaving or job in rest)
         return self._claims.count_tasks(machine, task, self._at, until, without)
 
     def _enough(self, here: dict[NodeId, int]) -> bool:
