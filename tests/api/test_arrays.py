@@ -65,7 +65,7 @@ def test_an_array_is_one_job_with_elements(funded: Tenant, pool: Pool) -> None:
     assert ["it is an array of 5 jobs: ask about one of its elements"] == why["told"]
     found = shown(funded, array["id"])
     assert {
-        **{"count": 5, "at_once": 2, "not_begun": 3, "queued": 2, "running": 0, "stopping": 0},
+        **{"count": 5, "at_once": 2, "not_submitted": 3, "queued": 2, "running": 0, "stopping": 0},
         **{"out_of_credits": 0, "succeeded": 0, "failed": 0, "cancelled": 0, "expired": 0},
     } == found["array"]
     assert [array["id"]] == [one["id"] for one in funded.caller.get("/jobs").json()["items"]]
@@ -94,7 +94,7 @@ def test_elements_are_paid_one_by_one_and_the_array_ends_with_the_last(
     assert ("succeeded", 3 * cost, 0) == (
         *(whole["state"], whole["spent_micros"], whole["held_micros"]),
     )
-    assert (3, 0) == (whole["array"]["succeeded"], whole["array"]["not_begun"])
+    assert (3, 0) == (whole["array"]["succeeded"], whole["array"]["not_submitted"])
     assert 100 * CREDIT - 3 * cost == funded.balance()["spendable_micros"]
     steps = funded.caller.get(f"/jobs/{array}/events").json()["items"]
     assert ["submitted", "started", "finished"] == [one["why"] for one in steps]
@@ -138,7 +138,7 @@ def test_a_quote_is_for_all_of_an_array(funded: Tenant) -> None:
     quote = funded.caller.post("/jobs", body).json()
 
     assert (5 * FULL, 5 * price(H100, 2, 60), 5 * FULL) == (
-        *(quote["held_micros"], quote["likely_micros"], quote["most_micros"]),
+        *(quote["held_micros"], quote["likely_micros"], quote["max_micros"]),
     )
     assert 2 * 2 * H100 == quote["micros_per_hour"]
 
@@ -185,7 +185,7 @@ def test_an_element_may_cost_its_equal_part_of_what_its_array_may(
 
     answer = funded.caller.post(f"/jobs/{one['id']}/extend", {"amount_micros": 6})
     figures = refused(answer, 402, "max_cost_exceeded")["figures"]
-    assert {"amount_micros": FULL + 6, "most_micros": FULL + 5} == figures
+    assert {"amount_micros": FULL + 6, "max_micros": FULL + 5} == figures
     assert 200 == funded.caller.post(f"/jobs/{one['id']}/extend", {"amount_micros": 5}).status_code
 
 
@@ -207,7 +207,7 @@ def test_an_array_of_five_thousand_is_one_request(funded: Tenant) -> None:
     assert 202 == answer.status_code, answer.text
     array = shown(funded, answer.json()["id"])["array"]
     assert (5_000, 1_000) == (array["count"], array["at_once"])
-    assert array["not_begun"] + array["queued"] == 5_000
+    assert array["not_submitted"] + array["queued"] == 5_000
     assert 202 == funded.caller.post(f"/jobs/{answer.json()['id']}/cancel").status_code
 
 

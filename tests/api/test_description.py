@@ -136,7 +136,7 @@ def test_what_is_described_is_what_runs(service: Process) -> None:
 # They say what shall be, or count by themselves: asked twice, they have one effect.
 NUMBERED = (
     *("pools.create", "nodes.register", "nodes.set_state", "nodes.report", "nodes.log"),
-    *("scaling.set", "nodes.over"),
+    *("scaling.set", "nodes.finished_jobs"),
 )
 
 

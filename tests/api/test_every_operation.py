@@ -204,7 +204,7 @@ def test_a_hold_that_nobody_can_pay_is_refused_whole(tenant: Tenant) -> None:
     answer = tenant.caller.post("/holds", {"account_id": tenant.account, "amount_micros": 101})
 
     told = refused(answer, 402, "insufficient_credits")
-    assert {"asked_micros": 101, "spendable_micros": 100, "short_micros": 1}.items() <= told[
+    assert {"requested_micros": 101, "spendable_micros": 100, "missing_micros": 1}.items() <= told[
         "figures"
     ].items()
     assert {**EMPTY, "available_micros": 100} == tenant.balance()["owned"]
@@ -261,7 +261,7 @@ def test_run_time_is_charged_at_the_price_of_the_hold(tenant: Tenant) -> None:
         quote["held_micros"],
         quote["likely_micros"],
         quote["spendable_micros"],
-        quote["forbidden"],
+        quote["problems"],
     )
     hold = tenant.caller.made("/holds", ask)
     assert 3_600 == hold["open_micros"]
@@ -417,7 +417,7 @@ def test_a_quote_says_everything_that_forbids(tenant: Tenant) -> None:
     before = tenant.number()
     quote = tenant.caller.made("/quotes", {"account_id": tenant.account, "amount_micros": 5})
 
-    codes = {one["code"] for one in quote["forbidden"]}
+    codes = {one["code"] for one in quote["problems"]}
     assert {"debt_outstanding", "insufficient_credits"} == codes
     assert before == tenant.number()
 
@@ -443,7 +443,7 @@ def test_a_balance_has_everything_in_it(tenant: Tenant) -> None:
         "debt_micros",
         "by_kind",
         "grants",
-        "grants_more",
+        "has_more_grants",
         "expiring",
         "burn",
         "stream",

@@ -115,7 +115,7 @@ ASKS: dict[str, Callable[[Tenant], Ask]] = {
         f"/debts/{_debt(it)}/absorb", {"amount_micros": 2}, "amount_micros", 3
     ),
     "budgets.set": lambda it: Ask("/budgets", _budget(it), "limit_micros", 901),
-    "budgets.drop": lambda it: on(
+    "budgets.delete": lambda it: on(
         it, "/budgets/{id}", it.caller.made("/budgets", _budget(it))["id"], method="DELETE"
     ),
     "prices.set": lambda it: Ask(

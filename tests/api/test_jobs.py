@@ -191,7 +191,7 @@ def test_a_job_that_can_cost_more_than_it_may_is_refused(funded: Tenant) -> None
     assert (FULL, FULL) == (*(exact["held_micros"], shown(funded, exact["id"])["max_cost_micros"]),)
     answer = funded.caller.post("/jobs", ask(funded, max_cost_micros=FULL - 1))
     figures = refused(answer, 402, "max_cost_exceeded")["figures"]
-    assert {"amount_micros": FULL, "most_micros": FULL - 1} == figures
+    assert {"amount_micros": FULL, "max_micros": FULL - 1} == figures
     both = {"types": ["H100", "A100"], "count": 2}
     cheaper = submitted(funded, gpus=both, max_cost_micros=FULL - 1)
     assert ["H100"] == cheaper["dropped_gpu_types"]
@@ -204,7 +204,7 @@ def test_a_dry_run_tells_what_it_would_take_and_changes_nothing(funded: Tenant) 
     answer = funded.caller.post("/jobs", asked, "dry")
 
     quote = answer.json()
-    assert (200, FULL, []) == (answer.status_code, quote["held_micros"], quote["forbidden"])
+    assert (200, FULL, []) == (answer.status_code, quote["held_micros"], quote["problems"])
     assert 100 * CREDIT - FULL == quote["spendable_after_micros"]
     assert (price(H100, 2, HOUR // 2), 2 * H100) == (
         *(quote["likely_micros"], quote["micros_per_hour"]),
@@ -212,7 +212,7 @@ def test_a_dry_run_tells_what_it_would_take_and_changes_nothing(funded: Tenant) 
     assert before == funded.number()
     assert 202 == funded.caller.post("/jobs", ask(funded), "dry").status_code
     dear = funded.caller.post("/jobs", ask(funded, dry_run=True, max_run_seconds=40 * HOUR)).json()
-    assert ["insufficient_credits"] == [one["code"] for one in dear["forbidden"]]
+    assert ["insufficient_credits"] == [one["code"] for one in dear["problems"]]
 
 
 def test_a_part_of_a_gpu_costs_a_part(funded: Tenant, pool: Pool) -> None:
@@ -485,7 +485,7 @@ def test_no_more_is_set_aside_for_a_job_than_it_may_cost(funded: Tenant, pool: P
     answer = funded.caller.post(f"/jobs/{job}/extend", {"amount_micros": 101})
 
     figures = refused(answer, 402, "max_cost_exceeded")["figures"]
-    assert {"amount_micros": FULL + 501, "most_micros": FULL + 500} == figures
+    assert {"amount_micros": FULL + 501, "max_micros": FULL + 500} == figures
     assert 200 == funded.caller.post(f"/jobs/{job}/extend", {"amount_micros": 100}).status_code
     seen = shown(funded, job)
     assert FULL + 500 == seen["held_micros"] + seen["spent_micros"]

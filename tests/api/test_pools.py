@@ -62,7 +62,7 @@ class Worker:
 
     def report(self, *readings: dict[str, Any], wait_ms: int = 0) -> Any:
         self.n += 1
-        body = {"boot": 1, "n": self.n, "at_us": time.monotonic_ns() // 1_000}
+        body = {"boot": 1, "number": self.n, "at_us": time.monotonic_ns() // 1_000}
         told = self.caller.post(
             f"{self.path}/reports?wait_ms={wait_ms}", {**body, "readings": list(readings)}
         )
@@ -243,7 +243,7 @@ def test_a_node_speaks_for_itself_alone(
     stranger.report({"fence": fence, "run_ms": 1, "exit": "failed", "exit_code": 1})
     assert [fence] == [one["fence"] for one in holder.report()["leases"]]
     path = f"{stranger.path}/reports"
-    body = {"boot": 9, "n": 1, "at_us": 0, "readings": []}
+    body = {"boot": 9, "number": 1, "at_us": 0, "readings": []}
     refused(holder.caller.post(path, body), 403, "forbidden")
     refused(holder.caller.get(f"/jobs/{job}"), 403, "forbidden")
     log = {"fence": fence, "offset": 0, "size": 2, "text": "hi"}
@@ -365,7 +365,7 @@ def test_logs_are_kept_in_order_and_once(payer: Tenant, worker: Worker, pool: st
     first = payer.caller.get(f"/jobs/{job}/logs?limit=1").json()
     rest = payer.caller.get(f"/jobs/{job}/logs?after={first['next']}").json()
     assert ["one", "two"] == [one["text"] for told in (first, rest) for one in told["data"]]
-    assert not rest["over"]
+    assert not rest["complete"]
     assert [] == payer.caller.get(f"/jobs/{job}/logs?after={rest['next']}").json()["data"]
     refused(payer.caller.get(f"/jobs/{job}/logs?after=x"), 422, "invalid_request")
 
@@ -395,7 +395,7 @@ def test_another_process_knows_what_this_one_has_written(
 
     def reported() -> bool:
         worker.n += 1
-        body = {"boot": 1, "n": worker.n, "at_us": time.monotonic_ns() // 1_000}
+        body = {"boot": 1, "number": worker.n, "at_us": time.monotonic_ns() // 1_000}
         told = there.post(
             f"{worker.path}/reports", {**body, "readings": [{"fence": order["fence"], "run_ms": 0}]}
         )

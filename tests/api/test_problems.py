@@ -159,4 +159,4 @@ def test_figures_tell_amounts_ids_and_times_by_name(tenant: Tenant, operator: Ca
     assert re.fullmatch(r"\d{4}-.*Z", closed["figures"]["closed_at"])
     move = {"grant_id": grant["id"], "account_id": tenant.account_below(), "amount_micros": 11}
     more = refused(tenant.caller.post("/transfers", move), 409, "exceeds_grant")
-    assert {"asked_micros": 11, "available_micros": 10} == more["figures"]
+    assert {"requested_micros": 11, "available_micros": 10} == more["figures"]

@@ -170,7 +170,7 @@ def test_a_key_with_a_cap_works_on_its_own_holds_alone(tenant: Tenant) -> None:
     ):
         refused(capped.post(f"/holds/{other['id']}/{path}", body), 404, "hold_unknown")
     asked = {"account_id": tenant.account, "amount_micros": 101}
-    forbidden = capped.post("/quotes", asked).json()["forbidden"]
+    forbidden = capped.post("/quotes", asked).json()["problems"]
     assert ["budget_exceeded"] == [one["code"] for one in forbidden]
 
 

@@ -74,7 +74,7 @@ def stage(operator: Caller) -> Iterator[Stage]:
 
 def routes(tenant: Tenant, job: str) -> list[tuple[str, str]]:
     items = tenant.caller.get(f"/jobs/{job}/routes").json()["items"]
-    return [(one["pool"], one["told"]) for one in items]
+    return [(one["pool"], one["reason"]) for one in items]
 
 
 def test_a_job_that_names_no_pool_goes_where_it_starts_first(stage: Stage) -> None:
@@ -83,7 +83,7 @@ def test_a_job_that_names_no_pool_goes_where_it_starts_first(stage: Stage) -> No
     org = stage.org()
     quote = stage.submit(org, dry_run=True).json()
     free = f"{stage.gpu_type} is free"
-    assert (large, free, 0) == (quote["pool"], quote["pool_why"], quote["expected_wait_seconds"])
+    assert (large, free, 0) == (quote["pool"], quote["pool_reason"], quote["expected_wait_seconds"])
     assert quote["earliest_at"] == quote["latest_at"], "it starts now"
     assert quote["latest_at"] is not None
     made = stage.submit(org)
@@ -147,10 +147,10 @@ def test_credits_for_a_type_that_no_pool_has_are_no_credits(stage: Stage) -> Non
         return stage.submit(org, gpus=gpus, dry_run=True).json()
 
     eventually(lambda: told()["pool"] == pool)
-    assert ["insufficient_credits"] == [one["code"] for one in told()["forbidden"]]
+    assert ["insufficient_credits"] == [one["code"] for one in told()["problems"]]
     before = org.caller.get("/balance").json()
     figures = refused(stage.submit(org, gpus=gpus), 402, "insufficient_credits")["figures"]
-    assert figures["asked_micros"] > 10**12 // 6
+    assert figures["requested_micros"] > 10**12 // 6
     assert before == org.caller.get("/balance").json()
     named = stage.submit(org, gpus=gpus, pool=pool)
     assert 202 == named.status_code, "who names a pool knows why"
@@ -174,8 +174,8 @@ def test_credits_for_a_type_whose_nodes_are_drained_are_credits(stage: Stage) ->
             other.report()
             quote = stage.submit(org, gpus={"count": 1, "types": [stage.gpu_type]}, dry_run=True)
             both = stage.submit(org, gpus=gpus, dry_run=True)
-            waits = "cannot be used yet" in (quote.json()["pool_why"] or "")
-            return waits and both.json()["pool_why"] == f"{dear} is free"
+            waits = "cannot be used yet" in (quote.json()["pool_reason"] or "")
+            return waits and both.json()["pool_reason"] == f"{dear} is free"
 
         eventually(only_the_dear_one_can_be_used)
         made = stage.submit(org, gpus=gpus)
@@ -199,7 +199,7 @@ def test_what_no_pool_could_ever_run_is_refused_before_anything_is_held(stage: S
     [told] = [line for line in found["figures"]["pools"] if line.startswith(pool)]
     assert "even empty: it needs 4 GPUs, the largest has 2 GPUs" in told
     quote = stage.submit(org, gpus={"count": 4, "types": [stage.gpu_type]}, dry_run=True).json()
-    assert (None, "never_fits") == (quote["pool"], quote["forbidden"][0]["code"])
+    assert (None, "never_fits") == (quote["pool"], quote["problems"][0]["code"])
     assert before == org.caller.get("/balance").json()
 
     offer = {"name": "more", "gpu_type": stage.gpu_type, "gpus": 4, "price_micros_per_hour": 1}
@@ -207,11 +207,11 @@ def test_what_no_pool_could_ever_run_is_refused_before_anything_is_held(stage: S
     offered = stage.operator.ask("PUT", f"/pools/{pool}/scaling", {"offers": [offer]})
     assert 200 == offered.status_code, offered.text
     quote = stage.submit(org, gpus={"count": 4, "types": [stage.gpu_type]}, dry_run=True).json()
-    assert (pool, []) == (quote["pool"], quote["forbidden"]), "it can be ordered"
+    assert (pool, []) == (quote["pool"], quote["problems"]), "it can be ordered"
     stage.operator.ask("PUT", f"/pools/{pool}/scaling", {"offers": []})
 
     assert 200 == stage.node_of(pool).register(gpu_type="H100", gpus=2).status_code
-    eventually(lambda: stage.submit(org, dry_run=True).json()["forbidden"])
+    eventually(lambda: stage.submit(org, dry_run=True).json()["problems"])
     refused(stage.submit(org), 422, "never_fits")
     again = stage.submit(org, "first")
     assert (202, first.content) == (again.status_code, again.content)
@@ -225,7 +225,7 @@ def test_a_pool_whose_nodes_are_drained_is_the_last_choice(stage: Stage) -> None
 
     def waits() -> bool:
         quote = stage.submit(org, dry_run=True).json()
-        return bool(quote["pool"] == pool and "cannot be used yet" in quote["pool_why"])
+        return bool(quote["pool"] == pool and "cannot be used yet" in quote["pool_reason"])
 
     eventually(waits)
     assert 202 == stage.submit(org).status_code

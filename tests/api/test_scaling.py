@@ -49,7 +49,7 @@ def test_what_is_decided_is_told(operator: Caller, pool: str) -> None:  # noqa: 
     """Whoever has decided nothing orders nothing; what is left out has its usual value."""
     usual = scaling_of(operator, pool)
     assert ([], 60, 3_600, False) == (
-        *(usual["offers"], usual["every_seconds"], usual["keep_seconds"], usual["provided"]),
+        *(usual["offers"], usual["every_seconds"], usual["keep_seconds"], usual["has_provisioner"]),
     )  # fmt: skip
     ask = {"offers": [OFFER], "quiet_seconds": 60, "spare_gpus": 8}
     told = operator.ask("PUT", f"/pools/{pool}/scaling", ask)
@@ -133,11 +133,11 @@ def test_what_was_ordered_is_told(
     assert gone.id == told[-1]["id"], "what is over comes last"
     found = {one["node"]: one for one in told}
     assert (True, "asked", "sold out", 0) == (
-        *(found["late"][name] for name in ("late", "state", "trouble", "cost_micros")),
+        *(found["late"][name] for name in ("late", "state", "last_error", "cost_micros")),
     )  # fmt: skip
     assert (False, "there") == (found["there"]["late"], found["there"]["state"])
     assert 16 * CREDIT <= found["there"]["cost_micros"] < 17 * CREDIT
-    assert ("drained", there.id) == (found["gone"]["leaves"], found["there"]["id"])
+    assert ("drained", there.id) == (found["gone"]["removal_reason"], found["there"]["id"])
     assert 1 == len(operator.get(f"/pools/{pool}/orders?limit=1").json()["orders"])
 
 
@@ -150,7 +150,7 @@ def test_a_node_that_was_given_back_cannot_come(
     ordered(service, pool, "n1", state=OrderState.REMOVING, leaves=RemovalReason.LATE)
     node = Worker(operator, pool)
     try:
-        refused(node.register(), 409, "node_given_back")
+        refused(node.register(), 409, "node_returned")
     finally:
         node.caller.close()
 
@@ -176,7 +176,7 @@ def test_a_bad_node_gets_no_more_jobs_until_an_operator_says_so(
             operator.ask("POST", f"/pools/{pool}/nodes/n2/state", {"state": "draining"})
             payer.caller.post(f"/jobs/{job}/cancel", None)
         found = {one["id"]: one for one in operator.get(f"/pools/{pool}/nodes").json()["nodes"]}
-        assert ("quarantined", "ready") == (found["n1"]["state"], found["n1"]["operators_state"])
+        assert ("quarantined", "ready") == (found["n1"]["state"], found["n1"]["operator_state"])
         assert 0 < found["n1"]["quarantine_ms_left"] <= 300_000
         job = submit(payer, pool)
         eventually(lambda: "quarantined" in payer.caller.get(f"/jobs/{job}/why").text)
@@ -206,12 +206,12 @@ def test_a_node_is_told_which_of_its_jobs_are_over_and_how_far_others_are(
     assert 200 == node.caller.post(f"{node.path}/logs", part).status_code
     refused(stranger.caller.post(f"{stranger.path}/logs", part), 404, "not_found")
     assert 250_000 == payer.caller.get(f"/jobs/{job}/logs").json()["progress_ppm"]
-    assert {"jobs": []} == node.caller.post(f"{node.path}/over", ask).json()
+    assert {"jobs": []} == node.caller.post(f"{node.path}/finished", ask).json()
     node.report({"fence": lease["fence"], "run_ms": 0, "exit": "done", "exit_code": 0})
     eventually(lambda: state(payer, job)["state"] == "succeeded")
 
-    [told] = node.caller.post(f"{node.path}/over", ask).json()["jobs"]
+    [told] = node.caller.post(f"{node.path}/finished", ask).json()["jobs"]
     assert name == {key: told[key] for key in name}
-    assert 0 <= told["over_ms"] < 60_000
-    assert {"jobs": []} == stranger.caller.post(f"{stranger.path}/over", ask).json()
-    refused(stranger.caller.post(f"{node.path}/over", ask), 403, "forbidden")
+    assert 0 <= told["finished_ms_ago"] < 60_000
+    assert {"jobs": []} == stranger.caller.post(f"{stranger.path}/finished", ask).json()
+    refused(stranger.caller.post(f"{node.path}/finished", ask), 403, "forbidden")

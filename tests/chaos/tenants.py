@@ -140,7 +140,7 @@ class Tenant:
 
     def _turn(self, caller: Caller) -> None:
         self._cancel(caller)
-        told = caller.get("/v1/jobs", {"org_id": self.org, "alive": True, "limit": 100})
+        told = caller.get("/v1/jobs", {"org_id": self.org, "unfinished": True, "limit": 100})
         if told is None:
             return
         starved = [one["id"] for one in told["items"] if one["state"] == "out_of_credits"]

@@ -137,7 +137,7 @@ def test_credits_are_issued_held_charged_and_settled(operator: Shell) -> None:
 
     asked = ("--run", "2h", "--gpu-type", "H100", "--gpu-count", "8")
     quoted = operator.json("quote", team, *asked)
-    assert (40_000_000, []) == (quoted["held_micros"], quoted["forbidden"])
+    assert (40_000_000, []) == (quoted["held_micros"], quoted["problems"])
     hold = operator.json("hold", "open", team, *asked, "--ttl", "1h")
     assert (40_000_000, "open") == (hold["open_micros"], hold["state"])
     id = hold["id"]
@@ -639,7 +639,7 @@ def test_a_quote_tells_programs_what_forbids_it(funded: Shell) -> None:
 
     assert 4 == refused.exit_code
     [line] = csv.DictReader(io.StringIO(refused.stdout))
-    assert ["insufficient_credits"] == [one["code"] for one in json.loads(line["forbidden"])]
+    assert ["insufficient_credits"] == [one["code"] for one in json.loads(line["problems"])]
 
 
 def test_an_operator_is_told_to_name_the_org(operator: Shell) -> None:

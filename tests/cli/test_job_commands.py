@@ -138,7 +138,7 @@ def test_an_array_is_submitted_and_shown_with_its_elements(shell: Shell, pool: P
     pool.jobs.advance_arrays(shell.org)
 
     told = shell.says("job", array)
-    assert re.search(r"(?m)^array +count 3; at once 1; not begun 2; queued 1", told), told
+    assert re.search(r"(?m)^array +count 3; at once 1; not submitted 2; queued 1", told), told
     [one] = json.loads(shell.says("jobs", "--array", array, "-o", "json"))["items"]
     assert (array, 0, "queued") == (one["array_id"], one["array_index"], one["state"])
     assert "none" in shell.says("jobs", "--array", array, "--state", "failed")
@@ -218,11 +218,12 @@ def test_a_refused_quote_names_the_gpus_that_were_asked_for(shell: Shell) -> Non
 def test_when_a_job_starts_is_told_once(shell: Shell) -> None:
     """By the range of the scheduler; the router's guess does not stand beside it."""
     quote = {
-        "forbidden": [], "rates": [{"gpu_type": "H100"}], "micros_per_hour": 1, "most_micros": 1,
+        "problems": [], "rates": [{"gpu_type": "H100"}], "micros_per_hour": 1, "max_micros": 1,
         "likely_micros": 0, "held_micros": 1, "spendable_micros": 1, "spendable_after_micros": 0,
         "dropped_gpu_types": [], "cache": None, "pool": "main",
-        "pool_why": "it starts there first, on H100: in about 3m 1s", "expected_wait_seconds": 181,
-        "earliest_at": "2026-11-16T12:00:00Z", "latest_at": "2026-11-16T12:00:30Z",
+        "pool_reason": "it starts there first, on H100: in about 3m 1s",
+        "expected_wait_seconds": 181, "earliest_at": "2026-11-16T12:00:00Z",
+        "latest_at": "2026-11-16T12:00:30Z",
     }  # fmt: skip
     ask = {"gpus": {"types": ["H100"], "count": 1}, "max_run_seconds": 60}
 

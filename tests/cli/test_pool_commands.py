@@ -207,7 +207,7 @@ def test_what_can_be_ordered_is_decided_and_told(
     file.write_text(told)
     again = funded.says("scaling", pool, "--set", str(file), "-o", "json")
     assert json.loads(told) == json.loads(again)
-    assert not json.loads(told)["provided"]
+    assert not json.loads(told)["has_provisioner"]
     assert {"orders": []} == json.loads(funded.says("scaling", pool, "--orders", "-o", "json"))
     for wrong in ("{", "[]"):
         file.write_text(wrong)

@@ -56,7 +56,7 @@ def test_a_node_comes_for_a_queue_and_goes_when_it_is_empty(
     service: Process, operator: Caller, payer: Tenant
 ) -> None:
     """Ordered, started, used, drained, removed; every hold is settled, and nothing is left."""
-    assert operator.ask("PUT", f"/pools/{POOL}/scaling", SCALING).json()["provided"]
+    assert operator.ask("PUT", f"/pools/{POOL}/scaling", SCALING).json()["has_provisioner"]
     ask = {
         "account_id": payer.account,
         "command": ["sh", "-c", "echo on $BURSAR_NODE"],
@@ -90,7 +90,7 @@ def test_a_node_comes_for_a_queue_and_goes_when_it_is_empty(
     eventually(lambda: "gone" == orders()[0]["state"], lambda: (orders(), service.errors))
 
     [order] = orders()
-    assert ("drained", False) == (order["leaves"], order["late"])
+    assert ("drained", False) == (order["removal_reason"], order["late"])
     assert order["cost_micros"] > 0
     assert {"there"} <= seen
     assert [] == operator.get(f"/pools/{POOL}/nodes").json()["nodes"]

@@ -157,19 +157,23 @@ REQUESTS: Final[Mapping[str, Callable[[Ids], Asked]]] = {
         "operator", f"/pools/{POOL}/nodes/n1/state", {"state": "ready"}
     ),
     "nodes.report": lambda _: Asked(
-        "work", "/pools/nowhere/nodes/n1/reports", {"boot": 1, "n": 1, "at_us": 0, "readings": []}
+        "work",
+        "/pools/nowhere/nodes/n1/reports",
+        {"boot": 1, "number": 1, "at_us": 0, "readings": []},
     ),
     "nodes.log": lambda _: Asked(
         "work", "/pools/nowhere/nodes/n1/logs", {"fence": 1, "offset": 0, "size": 0, "text": ""}
     ),
-    "nodes.over": lambda _: Asked("work", "/pools/nowhere/nodes/n1/over", {"jobs": []}),
+    "nodes.finished_jobs": lambda _: Asked(
+        "work", "/pools/nowhere/nodes/n1/finished", {"jobs": []}
+    ),
     # limits and prices
     "budgets.set": lambda ids: Asked(
         "manage", "/budgets", {"account_id": ids["account"], "every": "day", "limit_micros": 1}
     ),
     "budgets.list": lambda ids: get("read", f"/budgets?org_id={ids['org']}"),
     "budgets.get": lambda ids: get("read", f"/budgets/{ids['budget']}"),
-    "budgets.drop": lambda ids: Asked("manage", f"/budgets/{ids['budget']}", None, "DELETE"),
+    "budgets.delete": lambda ids: Asked("manage", f"/budgets/{ids['budget']}", None, "DELETE"),
     "prices.set": lambda ids: Asked(
         "issue",
         "/prices",
@@ -181,10 +185,10 @@ REQUESTS: Final[Mapping[str, Callable[[Ids], Asked]]] = {
     ),
     "quotas.list": lambda ids: get("read", f"/quotas?org_id={ids['org']}"),
     "quotas.get": lambda ids: get("read", f"/quotas/{ids['quota']}"),
-    "quotas.change": lambda ids: Asked(
+    "quotas.update": lambda ids: Asked(
         "manage", f"/quotas/{ids['quota']}", {"account_id": ids["account"], "gpus_max": 2}, "PUT"
     ),
-    "quotas.drop": lambda ids: Asked("manage", f"/quotas/{ids['quota']}", None, "DELETE"),
+    "quotas.delete": lambda ids: Asked("manage", f"/quotas/{ids['quota']}", None, "DELETE"),
     "webhooks.create": lambda ids: Asked(
         "manage", "/webhooks", {"account_id": ids["account"], "url": NOWHERE}
     ),

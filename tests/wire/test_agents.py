@@ -122,7 +122,7 @@ def test_a_node_arrives_as_it_registered() -> None:
     "change",
     [
         {"boot": 0},
-        {"n": "1"},
+        {"number": "1"},
         {"at_us": -1},
         {"at_us": 1.5},
         {"more": 1},
@@ -137,7 +137,7 @@ def test_a_node_arrives_as_it_registered() -> None:
 )
 def test_what_is_no_report_is_refused(change: dict[str, Any]) -> None:
     """Strictly: a compromised node may send anything (K35, K36)."""
-    good = {"boot": 1, "n": 1, "at_us": 0, "readings": [{"fence": 1, "run_ms": 1}]}
+    good = {"boot": 1, "number": 1, "at_us": 0, "readings": [{"fence": 1, "run_ms": 1}]}
     ReportRequest.model_validate(good)
 
     with pytest.raises(ValueError, match="validation error"):
@@ -155,10 +155,10 @@ def test_a_variable_s_name_is_one(name: str) -> None:
     """Or a process could not be started with it."""
     order = {
         "fence": 1, "org": "o", "job": "j", "attempt": 1, "piece": {"gpus": [0], "slots": 1},
-        "lasts_us": 1, "run_ms_max": 1, "program": {"command": [], "env": {name: "x"}},
+        "ttl_us": 1, "run_ms_max": 1, "program": {"command": [], "env": {name: "x"}},
         "nodes": ["n1"],
     }  # fmt: skip
-    told = {"orders": {"boot": 1, "n": 1, "at_us": 1, "leases": [order]}}
+    told = {"orders": {"boot": 1, "number": 1, "at_us": 1, "leases": [order]}}
 
     with pytest.raises(ValueError, match="env"):
         orders_of(json.dumps(told), N1)

@@ -148,7 +148,7 @@ class _Client:
 
         def heard() -> bool:
             nodes = self.ask("GET", f"/pools/{POOL}/nodes")["nodes"]
-            return any(one["heard_ms_ago"] is not None for one in nodes)
+            return any(one["last_report_ms_ago"] is not None for one in nodes)
 
         _until(heard)
 

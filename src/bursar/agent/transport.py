@@ -94,8 +94,8 @@ class Http:
         """
         asked = FinishedJobsRequest(jobs=[JobRef(org=one.org, job=one.job) for one in owners])
         try:
-            answer = self._client.post(f"{self._path}/over", written(asked))
+            answer = self._client.post(f"{self._path}/finished", written(asked))
             told = FinishedJobsResponse.model_validate(parse_json(answer.text.encode()))
         except (Problem, ValueError) as error:
             raise Unheard(str(error)) from error
-        return {Owner(one.org, one.job): one.over_ms / 1_000 for one in told.jobs}
+        return {Owner(one.org, one.job): one.finished_ms_ago / 1_000 for one in told.jobs}

@@ -106,7 +106,7 @@ class NodeReading(WireModel):
     fence: Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
     run_ms: Whole
     saved_ms: Whole = 0
-    asked_ms: Annotated[
+    run_ms_at_stop: Annotated[
         Whole | None, Field(description="what it had run when it was asked to stop")
     ] = None
     exit: Annotated[Exit | None, Field(strict=False)] = None
@@ -119,7 +119,7 @@ class NodeReading(WireModel):
             fence=self.fence,
             run_ms=self.run_ms,
             saved_ms=self.saved_ms,
-            asked_ms=self.asked_ms,
+            asked_ms=self.run_ms_at_stop,
             exit=self.exit,
             exit_code=self.exit_code,
             result=self.result,
@@ -132,7 +132,7 @@ class NodeReading(WireModel):
             fence=reading.fence,
             run_ms=reading.run_ms,
             saved_ms=reading.saved_ms,
-            asked_ms=reading.asked_ms,
+            run_ms_at_stop=reading.asked_ms,
             exit=reading.exit,
             exit_code=reading.exit_code,
             result=reading.result,
@@ -143,9 +143,9 @@ class ReportRequest(WireModel):
     """All that a node knows; whose report it is, its address says."""
 
     boot: Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
-    n: Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
+    number: Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
     at_us: Micros
-    heard_us: Micros | None = None
+    last_response_us: Micros | None = None
     readings: Annotated[list[NodeReading], Field(max_length=READINGS_MAX)]
 
     def to_core(self, node: str) -> core.NodeReport:
@@ -153,9 +153,9 @@ class ReportRequest(WireModel):
         return core.NodeReport(
             node=NodeId(node),
             boot=self.boot,
-            n=self.n,
+            n=self.number,
             at=self.at_us,
-            heard=self.heard_us,
+            heard=self.last_response_us,
             readings=tuple(one.to_core() for one in self.readings),
         )
 
@@ -164,9 +164,9 @@ class ReportRequest(WireModel):
         """A report of the rules, told."""
         return cls(
             boot=report.boot,
-            n=report.n,
+            number=report.n,
             at_us=report.at,
-            heard_us=report.heard,
+            last_response_us=report.heard,
             readings=[NodeReading.from_core(one) for one in report.readings],
         )
 
@@ -233,7 +233,7 @@ class LeaseOrder(WireModel):
     job: Text
     attempt: Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
     piece: LeasePiece
-    lasts_us: Annotated[Micros, Field(description="from when the report was sent")]
+    ttl_us: Annotated[Micros, Field(description="from when the report was sent")]
     run_ms_max: Whole
     program: LeaseProgram
     nodes: list[Text]
@@ -247,7 +247,7 @@ class LeaseOrder(WireModel):
             job=JobId(self.job),
             attempt=self.attempt,
             piece=self.piece.to_core(node),
-            lasts=self.lasts_us,
+            lasts=self.ttl_us,
             run_ms_max=self.run_ms_max,
             program=self.program.to_core(),
             nodes=tuple(NodeId(one) for one in self.nodes),
@@ -263,7 +263,7 @@ class LeaseOrder(WireModel):
             job=order.job,
             attempt=order.attempt,
             piece=LeasePiece.from_core(order.piece),
-            lasts_us=order.lasts,
+            ttl_us=order.lasts,
             run_ms_max=order.run_ms_max,
             program=LeaseProgram.from_core(order.program),
             nodes=list(order.nodes),
@@ -275,7 +275,7 @@ class LeaseOrders(WireModel):
     """All leases of a node; what is not among them has no right."""
 
     boot: Whole
-    n: Whole
+    number: Whole
     at_us: Micros
     leases: list[LeaseOrder]
 
@@ -284,7 +284,7 @@ class LeaseOrders(WireModel):
         return core.LeaseOrders(
             node=node,
             boot=self.boot,
-            n=self.n,
+            n=self.number,
             at=self.at_us,
             leases=tuple(one.to_core(node) for one in self.leases),
         )
@@ -294,7 +294,7 @@ class LeaseOrders(WireModel):
         """Orders of the rules, told."""
         return cls(
             boot=orders.boot,
-            n=orders.n,
+            number=orders.n,
             at_us=orders.at,
             leases=[LeaseOrder.from_core(one) for one in orders.leases],
         )
@@ -387,7 +387,7 @@ class FinishedJobsRequest(WireModel):
 class FinishedJob(JobRef):
     """A job that is over: nothing can become of it any more."""
 
-    over_ms: Annotated[int, Field(ge=0, description="for how long")]
+    finished_ms_ago: Annotated[int, Field(ge=0, description="for how long")]
 
 
 class FinishedJobsResponse(WireModel):

@@ -34,7 +34,7 @@ class JobArray(WireModel):
 
     count: int
     at_once: int
-    not_begun: int
+    not_submitted: int
     queued: int
     running: int
     stopping: int

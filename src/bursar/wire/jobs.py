@@ -348,21 +348,21 @@ class JobQuote(WireModel):
 
     held_micros: Micros
     likely_micros: Micros
-    most_micros: Micros  # what it costs if all of it runs as long as it may, on the dearest type
+    max_micros: Micros  # what it costs if all of it runs as long as it may, on the dearest type
     spendable_micros: Micros
     spendable_after_micros: Micros
     micros_per_hour: Micros  # of the type that is preferred, all GPUs that it has at once
     rates: list[Rate]
     dropped_gpu_types: list[str]
     pool: Annotated[str | None, Field(description="where it would wait; none if nowhere")]
-    pool_why: Annotated[str | None, Field(description="why there, in words")]
+    pool_reason: Annotated[str | None, Field(description="why there, in words")]
     expected_wait_seconds: Annotated[
         int | None, Field(description="until it starts there; none if nobody can say")
     ]
     earliest_at: Annotated[Time | None, Field(description="when it would start, if all goes well")]
     latest_at: Annotated[Time | None, Field(description="and by when; none if nobody can say")]
     cache: Annotated[JobCache | None, Field(description="if it shares its result")]
-    forbidden: list[dict[str, Any]]
+    problems: list[dict[str, Any]]
 
     @classmethod
     def from_core(
@@ -374,19 +374,19 @@ class JobQuote(WireModel):
         return cls.model_construct(
             held_micros=quote.held,
             likely_micros=quote.likely,
-            most_micros=usage_price(max(rates, default=0), milli, ask.run_ms) * times,
+            max_micros=usage_price(max(rates, default=0), milli, ask.run_ms) * times,
             spendable_micros=quote.spendable,
             spendable_after_micros=max(quote.spendable - quote.held, 0),
             micros_per_hour=(rates[0] * milli // 1_000) * at_once if rates else 0,
             rates=[Rate(gpu_type=kind, micros_per_gpu_hour=rate) for kind, rate in quote.rates],
             dropped_gpu_types=list(quote.dropped),
             pool=place.pool or None,
-            pool_why=place.why,
+            pool_reason=place.why,
             expected_wait_seconds=place.wait_s,
             earliest_at=place.earliest,
             latest_at=place.latest,
             cache=cache,
-            forbidden=[
+            problems=[
                 *([] if place.problem is None else [dict(place.problem)]),
                 *(problem_from_refusal(refusal) for refusal in quote.forbidden),
             ],
@@ -443,7 +443,7 @@ class JobRoute(WireModel):
     pool: str
     at: Time
     arrived_at: Time | None  # none if its former pool has not given it back
-    told: str
+    reason: str
 
 
 class CostlyJob(WireModel):

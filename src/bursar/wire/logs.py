@@ -22,7 +22,7 @@ class LogsResponse(WireModel):
 
     data: list[LogPart]
     next: Annotated[str, Field(description="say it as `after`")]
-    over: Annotated[bool, Field(description="whether nothing will follow")]
+    complete: Annotated[bool, Field(description="whether nothing will follow")]
     progress_ppm: Annotated[
         int | None, Field(description="how far its last attempt says that it is, in millionths")
     ] = None

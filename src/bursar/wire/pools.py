@@ -92,12 +92,12 @@ class NodeResponse(WireModel):
     free_milli_gpus: int
     leases: int
     state: Annotated[NodeState, Field(description="what it can be used for now")]
-    operators_state: Annotated[NodeState, Field(description="what an operator has said of it")]
+    operator_state: Annotated[NodeState, Field(description="what an operator has said of it")]
     quarantine_ms_left: Annotated[
         int, Field(description="how long it gets no new jobs because too much went wrong there")
     ]
     wrong_clock: Annotated[bool, Field(description="its clock does not run as the pool's does")]
-    heard_ms_ago: int | None
+    last_report_ms_ago: int | None
     region: str
     rack: str
     labels: list[str]
@@ -114,10 +114,10 @@ class NodeResponse(WireModel):
             free_milli_gpus=_free(pool, machine),
             leases=len(pool.on_node.get(node.id, ())),
             state=standing(machine, pool.now),
-            operators_state=node.state,
+            operator_state=node.state,
             quarantine_ms_left=left // MILLISECOND,
             wrong_clock=machine.wrong_clock,
-            heard_ms_ago=None if heard_at is None else (pool.now - heard_at) // MILLISECOND,
+            last_report_ms_ago=None if heard_at is None else (pool.now - heard_at) // MILLISECOND,
             region=node.region,
             rack=node.rack,
             labels=list(node.labels),

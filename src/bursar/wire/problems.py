@@ -251,7 +251,7 @@ HTTP_PROBLEMS: Final[Mapping[str, ProblemType]] = MappingProxyType(
             "The node cannot be redefined while jobs run on it",
             "Drain the node and wait until it is empty, or register it under another name.",
         ),
-        "node_given_back": ProblemType(
+        "node_returned": ProblemType(
             409,
             "The ordered node has been returned",
             "Shut the machine down. A new node is ordered under a new name when one is needed.",
@@ -387,10 +387,13 @@ _NAMES: Final[Mapping[str, str]] = MappingProxyType(
         **{
             name: f"{name}_micros"
             for name in (
-                *("asked", "spendable", "short", "owed", "open", "amount", "most", "limit"),
-                *("available", "reversible", "counted", "headroom", "held", "spent", "moved"),
+                *("spendable", "owed", "open", "amount", "limit", "available", "reversible"),
+                *("counted", "headroom", "held", "spent", "moved"),
             )
         },
+        "asked": "requested_micros",
+        "short": "missing_micros",
+        "most": "max_micros",
         **{
             name: f"{name}_id"
             for name in ("account", "user", "grant", "hold", "charge", "debt", "budget")

@@ -115,7 +115,7 @@ class TierRequest(WireModel):
 # Credits
 
 
-class Monthly(WireModel):
+class RecurrenceRequest(WireModel):
     """How a grant is issued again and again."""
 
     every: Literal["day", "week", "month"]
@@ -134,7 +134,7 @@ class GrantRequest(WireModel):
     policy: Policy = Policy()
     external_ref: Text | None = None
     source: Annotated[str, Field(max_length=255)] = ""
-    recurring: Monthly | None = None
+    recurring: RecurrenceRequest | None = None
     id: Id | None = None
 
     @model_validator(mode="after")

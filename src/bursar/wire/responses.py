@@ -395,7 +395,7 @@ class Charge(WireModel):
     attempt: int | None
     run_ms_total: int | None
     late: bool
-    budgets_over: list[str]
+    budgets_exceeded: list[str]
     hold_open_micros: Micros | None
     hold_charged_micros: Micros | None
 
@@ -413,7 +413,7 @@ class Charge(WireModel):
             attempt=event.attempt,
             run_ms_total=None if event.meter is None else event.meter.run_ms,
             late=event.late,
-            budgets_over=list(event.over),
+            budgets_exceeded=list(event.over),
             hold_open_micros=event.open,
             hold_charged_micros=event.used,
         )
@@ -432,7 +432,7 @@ class Charge(WireModel):
             attempt=ask.attempt,
             run_ms_total=ask.run_ms,
             late=False,
-            budgets_over=[],
+            budgets_exceeded=[],
             hold_open_micros=None,
             hold_charged_micros=None,
         )
@@ -488,7 +488,7 @@ class HoldQuote(WireModel):
     spendable_micros: Micros
     rates: list[Rate]
     dropped_gpu_types: list[str]
-    forbidden: list[dict[str, Any]]
+    problems: list[dict[str, Any]]
 
     @classmethod
     def from_core(cls, quote: Quote) -> Self:
@@ -501,7 +501,7 @@ class HoldQuote(WireModel):
                 Rate(gpu_type=gpu_type, micros_per_gpu_hour=rate) for gpu_type, rate in quote.rates
             ],
             dropped_gpu_types=list(quote.dropped),
-            forbidden=[problem_from_refusal(refusal) for refusal in quote.forbidden],
+            problems=[problem_from_refusal(refusal) for refusal in quote.forbidden],
         )
 
 
@@ -522,7 +522,7 @@ class Budget(WireModel):
     hard: bool
     thresholds_ppm: list[int]
     tier: str | None
-    dropped: bool
+    deleted: bool
 
     @classmethod
     def from_core(cls, budget: core.Budget) -> Self:
@@ -539,7 +539,7 @@ class Budget(WireModel):
             hard=budget.hard,
             thresholds_ppm=list(budget.thresholds_ppm),
             tier=budget.tier,
-            dropped=budget.dropped,
+            deleted=budget.dropped,
         )
 
 
@@ -597,7 +597,7 @@ class Expirations(WireModel):
     within_7d_micros: Micros | None
     within_30d_micros: Micros | None
     timeline: list[ExpiringAmount]  # the first thousand
-    more: bool
+    has_more: bool
 
 
 class BurnRate(WireModel):
@@ -622,7 +622,7 @@ class Balance(WireModel):
     debt_micros: Micros | None
     by_kind: dict[str, Compartments]
     grants: list[GrantDetail]  # the first thousand that were issued
-    grants_more: bool
+    has_more_grants: bool
     expiring: Expirations | None
     burn: BurnRate | None
     stream: str

@@ -135,12 +135,12 @@ class ScalingRequest(WireModel):
 class ScalingResponse(ScalingRequest):
     """What was decided about a pool's nodes."""
 
-    provided: Annotated[
+    has_provisioner: Annotated[
         bool, Field(description="whether this process has somebody who provides nodes")
     ]
 
     @classmethod
-    def from_core(cls, scale: Scale, *, provided: bool) -> Self:
+    def from_core(cls, scale: Scale, *, has_provisioner: bool) -> Self:
         """What is kept, told."""
         scaling = scale.scaling
         return cls(
@@ -153,7 +153,7 @@ class ScalingResponse(ScalingRequest):
             horizon_seconds=scaling.horizon // SECOND,
             drains_max=scaling.drains,
             spare_gpus=scaling.spare,
-            provided=provided,
+            has_provisioner=has_provisioner,
         )
 
 
@@ -167,12 +167,12 @@ class NodeOrderResponse(WireModel):
     gpus: int
     state: OrderState
     late: Annotated[bool, Field(description="it should have been there by now")]
-    leaves: Annotated[RemovalReason | None, Field(description="why it is given back")]
-    trouble: Annotated[str, Field(description="what was last said against it")]
+    removal_reason: Annotated[RemovalReason | None, Field(description="why it is given back")]
+    last_error: Annotated[str, Field(description="what was last said against it")]
     ordered_at: Time
     ready_by: Time
-    there_at: Time | None
-    gone_at: Time | None
+    arrived_at: Time | None
+    returned_at: Time | None
     price_micros_per_hour: int
     cost_micros: Annotated[int, Field(description="from when it was there, so far")]
 
@@ -187,12 +187,12 @@ class NodeOrderResponse(WireModel):
             gpus=order.node.gpus,
             state=order.state,
             late=order.is_late(now),
-            leaves=order.leaves,
-            trouble=order.trouble,
+            removal_reason=order.leaves,
+            last_error=order.trouble,
             ordered_at=order.ordered_at,
             ready_by=order.ready_by,
-            there_at=order.there_at,
-            gone_at=order.gone_at,
+            arrived_at=order.there_at,
+            returned_at=order.gone_at,
             price_micros_per_hour=order.price,
             cost_micros=order.cost(now),
         )

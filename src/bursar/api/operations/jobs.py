@@ -332,7 +332,7 @@ async def jobs(
     call: Call,
     org_id: OrgId = None,
     state: wire.State | None = None,
-    alive: Annotated[bool, Field(description="only those that are not over")] = False,
+    unfinished: Annotated[bool, Field(description="Only unfinished jobs.")] = False,
     account_id: Annotated[Id | None, Field(description="and all accounts below it")] = None,
     user_id: Id | None = None,
     label: Annotated[
@@ -348,7 +348,7 @@ async def jobs(
     else:
         org = await service.org_of(caller, "accounts", account_id)
     name, _, value = (label or "").partition("=")
-    wanted = Wanted(state, account_id, user_id, name or None, value or None, alive)
+    wanted = Wanted(state, account_id, user_id, name or None, value or None, unfinished)
     place = _place(after)
     seen = await service.read(lambda reader: Looking(reader).page(org, wanted, place, limit))
     stands = await _standings(service, org, seen.value.things)
@@ -371,7 +371,7 @@ def _array(stands: Standing | None) -> JobArray | None:
     told = stands._asdict()
     del told["job"]
     elements, begun = told.pop("elements"), told.pop("begun")
-    return JobArray(count=elements, not_begun=elements - begun, **told)
+    return JobArray(count=elements, not_submitted=elements - begun, **told)
 
 
 def _job(one: Shown, stands: Standings = NO_ARRAYS) -> wire.Job:
@@ -505,7 +505,7 @@ async def routes(call: Call, id: Id) -> Response:
 
 def _route(one: Route) -> wire.JobRoute:
     return wire.JobRoute.model_construct(
-        number=one.n, pool=one.pool, at=one.at, arrived_at=one.arrived_at, told=one.why
+        number=one.n, pool=one.pool, at=one.at, arrived_at=one.arrived_at, reason=one.why
     )
 
 

@@ -532,7 +532,7 @@ _add(
 )
 
 _add(
-    name="budgets.drop",
+    name="budgets.delete",
     path="/v1/budgets/{id}",
     scope=Scope.MANAGE,
     tag="Budgets",

@@ -347,7 +347,7 @@ def _present(
             for kind, owned in found.by_kind.items()
         },
         grants=[responses.GrantDetail.with_compartments(*one) for one in grants[:LISTED_MAX]],
-        grants_more=len(grants) > LISTED_MAX,
+        has_more_grants=len(grants) > LISTED_MAX,
         expiring=_expirations(expiring, seen.at),
         burn=responses.BurnRate.model_construct(
             micros_per_day=found.burn.per_day, runs_out_at=found.burn.runs_out_at
@@ -378,7 +378,7 @@ def _expirations(expiring: Sequence[Expiring], now: Instant) -> responses.Expira
             )
             for one in listed
         ],
-        more=more,
+        has_more=more,
     )
 
 
@@ -403,7 +403,7 @@ def _past(reader: Any, org: str, account: str, at: Instant, known_at: Instant) -
             responses.GrantDetail.with_compartments(view.terms, _summed([view]))
             for view in own[:LISTED_MAX]
         ],
-        grants_more=len(own) > LISTED_MAX,
+        has_more_grants=len(own) > LISTED_MAX,
         expiring=None,
         burn=None,
         stream=org,

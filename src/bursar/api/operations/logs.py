@@ -61,7 +61,7 @@ async def logs(
     told = LogsResponse.model_construct(
         data=[_told(one) for one in found],
         next=_next(found[-1]) if found else after or _next_of(place),
-        over=over and len(found) < limit,
+        complete=over and len(found) < limit,
         progress_ppm=await service.read(lambda one: progress_of(one, job.pool, org, job.job)),
     )
     return Response(to_json(told), media_type="application/json")

@@ -139,14 +139,14 @@ async def list_nodes(call: Call, pool: Name) -> Response:
     scope=Scope.WORK,
     tag="Nodes",
     example={"gpu_type": "H100", "gpus": 8},
-    problems=("node_busy", "node_given_back", "not_found"),
+    problems=("node_busy", "node_returned", "not_found"),
 )
 async def register_node(call: Call, pool: Name, node: Name, body: NodeRequest) -> Response:
     """Register a node, or change its description. The state that an operator has set stays."""
     service, keeper = await _works(call, pool, node)
     known = keeper.look(lambda seen: seen.machines.get(NodeId(node)))
     if known is None and await service.read(lambda one: is_given_back(one, pool, node)):
-        raise Failed("node_given_back", f"{node!r} was ordered, and need not come any more")
+        raise Failed("node_returned", f"{node!r} was ordered, and need not come any more")
     described = body.to_core(node)
     denied = await asyncio.to_thread(keeper.register, described)
     if denied is not None:
@@ -187,7 +187,7 @@ def _told_of(keeper: PoolHandle, node: str) -> Response:
     response=ReportResponse,
     scope=Scope.WORK,
     tag="Nodes",
-    example={"boot": 1, "n": 1, "at_us": 0, "readings": []},
+    example={"boot": 1, "number": 1, "at_us": 0, "readings": []},
 )
 async def report(
     call: Call, pool: Name, node: Name, body: ReportRequest, wait_ms: WaitMs = 0
@@ -252,9 +252,9 @@ async def log(call: Call, pool: Name, node: Name, body: LogRequest) -> Response:
 
 
 @operations.post(
-    "/v1/pools/{pool}/nodes/{node}/over",
+    "/v1/pools/{pool}/nodes/{node}/finished",
     summary="Find finished jobs",
-    name="nodes.over",
+    name="nodes.finished_jobs",
     response=FinishedJobsResponse,
     scope=Scope.WORK,
     tag="Nodes",
@@ -272,5 +272,5 @@ async def over(call: Call, pool: Name, node: Name, body: FinishedJobsRequest) ->
     service, keeper = await _works(call, pool, node)
     jobs = [(one.org, one.job) for one in body.jobs]
     found = await service.read(lambda one: over_for_ms(one, keeper.id, node, jobs))
-    told = [FinishedJob(org=org, job=job, over_ms=span) for org, job, span in found]
+    told = [FinishedJob(org=org, job=job, finished_ms_ago=span) for org, job, span in found]
     return Response(to_json(FinishedJobsResponse(jobs=told)), media_type="application/json")

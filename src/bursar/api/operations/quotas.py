@@ -159,7 +159,7 @@ async def get(call: Call, id: Id, org_id: OrgId = None) -> Response:
 @operations.put(
     "/v1/quotas/{id}",
     summary="Change a quota",
-    name="quotas.change",
+    name="quotas.update",
     response=QuotaResponse,
     scope=Scope.MANAGE,
     takes_idempotency_key=True,
@@ -177,7 +177,7 @@ async def change(call: Call, id: Id, body: QuotaTerms) -> Response:
 @operations.delete(
     "/v1/quotas/{id}",
     summary="Delete a quota",
-    name="quotas.drop",
+    name="quotas.delete",
     response=Deleted,
     scope=Scope.MANAGE,
     takes_idempotency_key=True,

@@ -57,7 +57,7 @@ async def set_scaling(call: Call, pool: Name, body: ScalingRequest) -> Response:
 
 async def _told(service: Service, pool: str) -> Response:
     scale = await service.read(lambda one: scale_of(one, pool))
-    told = ScalingResponse.from_core(scale, provided=service.provided)
+    told = ScalingResponse.from_core(scale, has_provisioner=service.provided)
     return Response(to_json(told), media_type="application/json")
 
 

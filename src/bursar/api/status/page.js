@@ -147,7 +147,7 @@ async function tenantsOf(orgs) {
 
 async function lookAt(tenant) {
   const [alive, last, balance] = await Promise.all([
-    ask("/jobs?" + tenant.of + "alive=true&limit=200"), ask("/jobs?" + tenant.of + "limit=50"),
+    ask("/jobs?" + tenant.of + "unfinished=true&limit=200"), ask("/jobs?" + tenant.of + "limit=50"),
     ask("/accounts/" + tenant.account + "/balance")]);
   const seen = new Map();
   for (const job of [...last.items, ...alive.items]) seen.set(job.id, { ...job, org: tenant.name });

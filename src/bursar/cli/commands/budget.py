@@ -31,7 +31,7 @@ LISTED: Final = (
     "account_id",
     "user_id",
     "each_user",
-    "dropped",
+    "deleted",
 )
 WHOLE: Final = (*LISTED, "rolling_seconds", "time_zone", "thresholds_ppm", "tier")
 

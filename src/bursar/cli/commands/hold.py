@@ -70,7 +70,7 @@ CHARGE: Final = (
     "attempt",
     "run_ms_total",
     "late",
-    "budgets_over",
+    "budgets_exceeded",
     "hold_open_micros",
     "hold_charged_micros",
 )
@@ -162,16 +162,16 @@ def asked(
 def quoted(call: Call, body: Mapping[str, Any], likely: int | None) -> None:
     """Print a quote; exit with the status that the hold would have."""
     ask = {**body, "likely_run_ms": _ms(likely)}
-    told = call.post("/v1/quotes", ask, (*QUOTED, "forbidden"), text=told_to_people)
-    forbidden = told["forbidden"]
+    told = call.post("/v1/quotes", ask, (*QUOTED, "problems"), text=told_to_people)
+    forbidden = told["problems"]
     if forbidden:
         raise typer.Exit(exit_code(forbidden[0]["code"], forbidden[0]["status"]))
 
 
 def told_to_people(body: Mapping[str, Any]) -> str:
     """Render a quote, with the verdict first."""
-    verdict = [("verdict", "refused" if body["forbidden"] else "accepted")]
-    because = [("because", told_briefly(problem)) for problem in body["forbidden"]]
+    verdict = [("verdict", "refused" if body["problems"] else "accepted")]
+    because = [("because", told_briefly(problem)) for problem in body["problems"]]
     parts = [(label(path), cell(path, body[path])) for path in QUOTED if body[path] != []]
     return card([*verdict, *because, *parts])
 

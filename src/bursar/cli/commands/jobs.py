@@ -50,7 +50,7 @@ def jobs(
 ) -> None:
     """List jobs, newest first. Use --array to list the elements of an array."""
     params = {
-        "alive": "true" if alive else None,
+        "unfinished": "true" if alive else None,
         "state": None if state is None else state.value,
         "account_id": account,
         "user_id": user,

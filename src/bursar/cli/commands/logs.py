@@ -41,7 +41,7 @@ def logs(
                 sys.stdout.write(part["text"])
             sys.stdout.flush()
             after = told["next"]
-            if told["over"] or not (follow or told["data"]):
+            if told["complete"] or not (follow or told["data"]):
                 break
     if not attempt:
         note(_nothing(node))

@@ -11,7 +11,17 @@ from bursar.cli.ranges import duration_told
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 COLUMNS: Final = (
-    *("id", "state", "gpu_type", "gpus", "free_gpus", "leases", "heard_ms_ago", "region", "rack"),
+    *(
+        "id",
+        "state",
+        "gpu_type",
+        "gpus",
+        "free_gpus",
+        "leases",
+        "last_report_ms_ago",
+        "region",
+        "rack",
+    ),
     *("labels", "quarantine_ms_left"),
 )
 SHOWN: Final = (
@@ -51,6 +61,6 @@ def _table(body: Any) -> str:
 
 
 def _spans(node: Any) -> dict[str, str]:
-    ago, left = node["heard_ms_ago"], node["quarantine_ms_left"]
+    ago, left = node["last_report_ms_ago"], node["quarantine_ms_left"]
     heard = "never" if ago is None else f"{duration_told(ago // 1_000)} ago"
     return {"heard": heard, "quarantine": duration_told(-(-left // 1_000)) if left else NOTHING}

@@ -17,8 +17,18 @@ COLUMNS: Final = (
     *("region", "labels"),
 )
 ORDERED: Final = (
-    *("node", "offer", "state", "late", "leaves", "ordered_at", "ready_by", "there_at", "gone_at"),
-    *("cost_micros", "trouble"),
+    *(
+        "node",
+        "offer",
+        "state",
+        "late",
+        "removal_reason",
+        "ordered_at",
+        "ready_by",
+        "arrived_at",
+        "returned_at",
+    ),
+    *("cost_micros", "last_error"),
 )
 
 
@@ -58,7 +68,7 @@ def _read(file: str) -> dict[str, Any]:
         raise typer.BadParameter(f"{file}: {error}", param_hint="--set") from None
     if not isinstance(found, dict):
         raise Misused(f'{file} is not a JSON object: write {{"offers": [...]}}')
-    found.pop("provided", None)  # reported by the service, not configurable
+    found.pop("has_provisioner", None)  # reported by the service, not configurable
     return found
 
 

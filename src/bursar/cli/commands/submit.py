@@ -42,7 +42,7 @@ SUBMITTED: Final = (
 QUOTED: Final = (
     "held_micros",
     "likely_micros",
-    "most_micros",
+    "max_micros",
     "spendable_micros",
     "spendable_after_micros",
     "micros_per_hour",
@@ -50,8 +50,8 @@ QUOTED: Final = (
     "dropped_gpu_types",
     "cache",
     "pool",
-    "pool_why",
-    "forbidden",
+    "pool_reason",
+    "problems",
 )
 # A type begins with a letter, so that 2H100 is an error.
 _TYPE: Final = r" *[A-Za-wyz][^,]*"
@@ -287,8 +287,8 @@ def _confirm(call: Call, body: Mapping[str, Any]) -> None:
 
 
 def _exit_if_forbidden(quote: Mapping[str, Any]) -> None:
-    if quote["forbidden"]:
-        first = quote["forbidden"][0]
+    if quote["problems"]:
+        first = quote["problems"][0]
         raise typer.Exit(exit_code(first["code"], first["status"]))
 
 
@@ -304,14 +304,14 @@ def cache_told(cache: Mapping[str, Any]) -> str:
 
 def told_to_people(quote: Mapping[str, Any], body: Mapping[str, Any]) -> str:
     """Render a quote, with the verdict first."""
-    lines = [("verdict", "refused" if quote["forbidden"] else "accepted")]
-    lines += [("because", told_briefly(problem)) for problem in quote["forbidden"]]
+    lines = [("verdict", "refused" if quote["problems"] else "accepted")]
+    lines += [("because", told_briefly(problem)) for problem in quote["problems"]]
     lines += [
         ("gpus", gpus_told(body["gpus"], [rate["gpu_type"] for rate in quote["rates"]])),
         *([("runs", str(body["array"]["count"]))] if "array" in body else []),
         ("rate", f"{told(quote['micros_per_hour'])} per hour"),
         ("max run time", duration_told(body["max_run_seconds"])),
-        ("max cost", told(quote["most_micros"])),
+        ("max cost", told(quote["max_micros"])),
     ]
     if quote["likely_micros"] not in (0, quote["held_micros"]):
         lines.append(("expected cost", told(quote["likely_micros"])))
@@ -335,7 +335,7 @@ def _where(quote: Mapping[str, Any]) -> list[tuple[str, str]]:
     """
     if quote["pool"] is None or (quote["cache"] or {}).get("outcome") == "hit":
         return []
-    why, wait_s, first = quote["pool_why"], quote["expected_wait_seconds"], quote["earliest_at"]
+    why, wait_s, first = quote["pool_reason"], quote["expected_wait_seconds"], quote["earliest_at"]
     if first is not None and wait_s != 0:
         why = (why or "").partition(": in about")[0]
     lines = [("pool", f"{quote['pool']} ({why})" if why else quote["pool"])]

@@ -91,7 +91,7 @@ class Tenant:
 
     def _ask(self) -> None:
         """Ask for jobs, unless enough of them are not over."""
-        alive = self._spending.get("/v1/jobs", {"alive": True, "limit": 100}).body["items"]
+        alive = self._spending.get("/v1/jobs", {"unfinished": True, "limit": 100}).body["items"]
         self._give_up([one["id"] for one in alive if one["state"] == "out_of_credits"])
         for _ in range(min(self.habit.burst, self.habit.alive_max - len(alive))):
             wish = self.habit.draw(self.chance)
