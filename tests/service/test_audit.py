@@ -102,12 +102,12 @@ def spoilt(url: str, sql: str) -> Iterator[str]:
 
 def _drop_checks(connection: psycopg.Connection) -> None:
     """Let the database take what it would never take."""
-    found = connection.execute(
+    constraints = connection.execute(
         "select conrelid::regclass::text, conname from pg_constraint"
         " where contype = 'c' and connamespace = 'public'::regnamespace"
     ).fetchall()
-    for table, name in found:
-        connection.execute(f"alter table {table} drop constraint {name}")
+    drops = (f"alter table {table} drop constraint {name}" for table, name in constraints)
+    connection.execute("; ".join(drops))
 
 
 SPOILING = {
