@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bursar.agent.local.processes import Place, Processes
+from bursar.agent.local.processes import LocalBackend, ProcessSettings
 from bursar.core import leases
 from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.instant import MINUTE
@@ -65,14 +65,14 @@ def state(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "state"
     yield folder
     if folder.exists():
-        processes = Processes(Place(folder=folder))
+        processes = LocalBackend(ProcessSettings(folder=folder))
         for fence in processes.table():
             processes.kill(fence)
         eventually(lambda: all(one.exit for one in processes.table().values()))
 
 
 @pytest.mark.slow
-def test_an_agent_that_is_killed_and_started_again_goes_on(
+def test_agent_continues_after_a_kill_and_a_restart(
     office: OverHttp, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed with -9: its process runs on, is adopted, ends once, and its log is there."""
@@ -100,7 +100,7 @@ def test_an_agent_that_is_killed_and_started_again_goes_on(
 
 
 @pytest.mark.slow
-def test_an_agent_that_is_never_started_again_leaves_nothing_running(
+def test_no_process_outlives_its_lease_after_the_agent_is_killed(
     office: OverHttp, state: Path, tmp_path: Path
 ) -> None:
     """Its guard ends the process when the lease is over by the node's clock (IS7)."""
@@ -118,7 +118,7 @@ def test_an_agent_that_is_never_started_again_leaves_nothing_running(
 
 
 @pytest.mark.slow
-def test_an_agent_that_was_stopped_for_too_long_has_lost_what_ran(
+def test_agent_suspended_for_too_long_has_lost_its_processes(
     office: OverHttp, state: Path, tmp_path: Path
 ) -> None:
     """Its guard has not waited for it; when it goes on it says so, and the job waits again (F7)."""
@@ -137,15 +137,15 @@ def test_an_agent_that_was_stopped_for_too_long_has_lost_what_ran(
     assert [Why.LOST] == [end.why for end in pool.ends(key)]
 
 
-def test_a_second_agent_is_told_that_there_is_one(office: OverHttp, state: Path) -> None:
+def test_second_agent_is_refused(office: OverHttp, state: Path) -> None:
     with agent(office, state), agent(office, state) as second:
         _, said = second.communicate(timeout=120)
 
     assert 2 == second.returncode
-    assert "another agent works in" in said
+    assert "another agent uses" in said
 
 
-def test_a_wrong_key_is_told(office: OverHttp, state: Path) -> None:
+def test_wrong_key_is_reported(office: OverHttp, state: Path) -> None:
     """And not tried for ever: waiting does not help."""
     with agent(office, state, key="another") as program:
         _, said = program.communicate(timeout=120)
@@ -154,7 +154,7 @@ def test_a_wrong_key_is_told(office: OverHttp, state: Path) -> None:
     assert "nope" in said
 
 
-def test_a_service_that_is_down_is_waited_for(office: OverHttp, state: Path) -> None:
+def test_agent_waits_for_a_service_that_is_down(office: OverHttp, state: Path) -> None:
     office.down = True
     command = [sys.executable, "-m", "bursar", "agent", "--server", office.url, "--pool", "p1"]
     command += ["--node", "n1", "--gpus", "2xH100", "--state", str(state)]
@@ -167,7 +167,7 @@ def test_a_service_that_is_down_is_waited_for(office: OverHttp, state: Path) -> 
     ) as program:
         try:
             assert program.stderr is not None
-            assert "cannot be registered yet" in program.stderr.readline()
+            assert "cannot be registered now" in program.stderr.readline()
             office.down = False
             assert program.stdout is not None
             assert "ready: node n1 with 2 × H100" in program.stdout.readline()
@@ -190,7 +190,7 @@ def test_a_service_that_is_down_is_waited_for(office: OverHttp, state: Path) -> 
         (("--server", "http://bursar.example.com"), "without TLS"),
     ],
 )
-def test_what_makes_no_sense_is_told(
+def test_unusable_options_are_refused(
     office: OverHttp, state: Path, options: tuple[str, ...], said: str
 ) -> None:
     with agent(office, state, *options) as program:

@@ -21,10 +21,10 @@ MOUNTS = """\
 def told(folder: Path, mounts: str, memberships: str) -> Path | None:
     (folder / "mounts").write_text(mounts.format(root=folder))
     (folder / "memberships").write_text(memberships)
-    return cgroups.own_cgroup(folder / "mounts", folder / "memberships")
+    return cgroups.find_own_cgroup(folder / "mounts", folder / "memberships")
 
 
-def test_our_own_group_is_found(tmp_path: Path) -> None:
+def test_own_cgroup_is_found(tmp_path: Path) -> None:
     own = tmp_path / "system.slice" / "agent.service"
     own.mkdir(parents=True)
     (own / "cgroup.procs").touch()
@@ -39,7 +39,7 @@ def test_our_own_group_is_found(tmp_path: Path) -> None:
 @pytest.fixture
 def group() -> Path:
     """A group in which others can be made."""
-    found = cgroups.own_cgroup()
+    found = cgroups.find_own_cgroup()
     if found is None or not Path(found, "cgroup.procs").exists():
         pytest.skip("the kernel lets us have no group")
     trial = found / f"bursar-trial-{os.getpid()}"
@@ -62,7 +62,7 @@ FORGETS = ESCAPES.replace(
 )
 
 
-def test_what_a_killed_guard_leaves_is_ended_by_its_group(tmp_path: Path, group: Path) -> None:
+def test_orphans_of_a_killed_guard_are_ended_by_their_cgroup(tmp_path: Path, group: Path) -> None:
     """Even what is no longer known by anything else; and the group is given back."""
     assert FORGETS != ESCAPES
     bench = Bench(tmp_path, cgroup=group)
@@ -83,7 +83,7 @@ def group_of(bench: Bench, fence: int) -> Path:
     return Path(json.loads(order.read_text())["cgroup"])
 
 
-def test_a_group_is_given_back_at_the_end(tmp_path: Path, group: Path) -> None:
+def test_cgroup_is_removed_at_the_end(tmp_path: Path, group: Path) -> None:
     bench = Bench(tmp_path, cgroup=group)
     fence = bench.run(order(1, *python("import time; time.sleep(600)"), memory_mib=10_000))
     bench.begun(fence)
@@ -95,7 +95,7 @@ def test_a_group_is_given_back_at_the_end(tmp_path: Path, group: Path) -> None:
     assert not group_of(bench, fence).exists()
 
 
-def test_a_group_that_cannot_be_made_is_done_without(tmp_path: Path) -> None:
+def test_process_runs_without_a_cgroup_that_cannot_be_created(tmp_path: Path) -> None:
     bench = Bench(tmp_path, cgroup=tmp_path / "no" / "such" / "folder")
 
     assert Exit.DONE is bench.ended(bench.run(order(1, *python("pass")))).exit

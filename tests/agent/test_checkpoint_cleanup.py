@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from bursar.agent import checkpoint_cleanup
-from bursar.agent.checkpoint_cleanup import Bounds, Tidying
-from bursar.agent.local.files import write
-from bursar.agent.logs import Logs
-from bursar.agent.transport import Owner, Unheard
+from bursar.agent.checkpoint_cleanup import CheckpointCleaner, CheckpointLimits
+from bursar.agent.local.files import write_json
+from bursar.agent.logs import LogSender
+from bursar.agent.transport import CheckpointOwner, NoAnswer
 from bursar.wire.agents import LogRequest
 from tests.support.patience import eventually
 
@@ -23,11 +23,11 @@ class Pool:
     """Knows which jobs are over, and for how long."""
 
     def __init__(self, **over: float) -> None:
-        self.over = {Owner("acme", job): span for job, span in over.items()}
+        self.over = {CheckpointOwner("acme", job): span for job, span in over.items()}
         self.asked: list[int] = []
         self.wrong: Exception | None = None
 
-    def over_for_s(self, owners: Sequence[Owner]) -> dict[Owner, float]:
+    def over_for_s(self, owners: Sequence[CheckpointOwner]) -> dict[CheckpointOwner, float]:
         self.asked.append(len(owners))
         if self.wrong is not None:
             raise self.wrong
@@ -48,11 +48,11 @@ def left(folder: Path) -> list[str]:
 
 
 def tidied(folder: Path, pool: Pool, **bounds: float | int) -> list[str]:
-    Tidying(folder, pool.over_for_s, Bounds(**bounds)).step()  # type: ignore[arg-type]
+    CheckpointCleaner(folder, pool.over_for_s, CheckpointLimits(**bounds)).step()  # type: ignore[arg-type]
     return left(folder)
 
 
-def test_what_is_over_long_enough_goes(tmp_path: Path) -> None:
+def test_checkpoints_of_jobs_finished_long_ago_are_removed(tmp_path: Path) -> None:
     """What may still be resumed stays, and so does what the pool does not know."""
     saved(tmp_path, "old", "new", "runs")
     (tmp_path / "acme" / "a file").touch()
@@ -61,7 +61,7 @@ def test_what_is_over_long_enough_goes(tmp_path: Path) -> None:
     assert ["a file", "new", "runs"] == tidied(tmp_path, pool, keep_s=HOUR)
 
 
-def test_links_hashes_and_what_goes_already_are_nobody_s_checkpoints(tmp_path: Path) -> None:
+def test_links_and_hashed_names_are_not_treated_as_checkpoints(tmp_path: Path) -> None:
     saved(tmp_path, "job")
     (tmp_path / "acme" / "linked").symlink_to(tmp_path / "acme" / "job")
     (tmp_path / "acme" / ".gone-half").mkdir()
@@ -72,7 +72,7 @@ def test_links_hashes_and_what_goes_already_are_nobody_s_checkpoints(tmp_path: P
     assert [1] == pool.asked
 
 
-def test_the_longest_over_make_room_first(tmp_path: Path) -> None:
+def test_longest_finished_jobs_lose_their_checkpoints_first(tmp_path: Path) -> None:
     """No more than it takes, and never one that is not over, however much it has."""
     saved(tmp_path, "first", "second", "third", "runs", size=64 * KIB)
     pool = Pool(first=30.0, second=20.0, third=10.0)
@@ -81,7 +81,7 @@ def test_the_longest_over_make_room_first(tmp_path: Path) -> None:
     assert ["runs"] == tidied(tmp_path, pool, keep_s=HOUR, bytes_max=0)
 
 
-def test_whoever_has_enough_room_loses_nothing(
+def test_nothing_is_removed_below_the_limit(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     saved(tmp_path, "over", "runs", size=64 * KIB)
@@ -89,20 +89,20 @@ def test_whoever_has_enough_room_loses_nothing(
     assert [] == [one for one in caplog.records if one.levelno >= logging.WARNING]
     tidied(tmp_path, Pool(), bytes_max=KIB)
 
-    assert "not over" in caplog.text
+    assert "unfinished jobs" in caplog.text
 
 
-def test_nothing_goes_while_the_pool_does_not_answer(tmp_path: Path) -> None:
+def test_nothing_is_removed_while_the_pool_does_not_answer(tmp_path: Path) -> None:
     saved(tmp_path, "over")
     pool = Pool(over=2 * HOUR)
-    pool.wrong = Unheard("nobody there")
-    with pytest.raises(Unheard):
+    pool.wrong = NoAnswer("nobody there")
+    with pytest.raises(NoAnswer):
         tidied(tmp_path, pool)
 
     assert ["over"] == left(tmp_path)
 
 
-def test_many_are_asked_about_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_jobs_are_looked_up_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_cleanup, "OVER_MAX", 2)
     saved(tmp_path, "a", "b", "c")
     pool = Pool(a=1.0, c=1.0)
@@ -111,18 +111,19 @@ def test_many_are_asked_about_in_parts(tmp_path: Path, monkeypatch: pytest.Monke
     assert [2, 1] == pool.asked
 
 
-@pytest.mark.parametrize("wrong", [Unheard("nobody there"), RuntimeError("a bug")])
-def test_it_goes_on_after_whatever_went_wrong(
+@pytest.mark.parametrize("wrong", [NoAnswer("nobody there"), RuntimeError("a bug")])
+def test_cleanup_continues_after_any_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: Exception
 ) -> None:
-    for name in ("FIRST_S", "EVERY_S"):
+    for name in ("FIRST_DELAY_S", "INTERVAL_S"):
         monkeypatch.setattr(checkpoint_cleanup, name, 0.01)
     saved(tmp_path, "over")
     pool = Pool(over=2 * HOUR)
     pool.wrong = wrong
     stopped = threading.Event()
     thread = threading.Thread(
-        target=Tidying(tmp_path, pool.over_for_s, Bounds(HOUR)).run, args=(stopped,)
+        target=CheckpointCleaner(tmp_path, pool.over_for_s, CheckpointLimits(HOUR)).run,
+        args=(stopped,),
     )
     thread.start()
     try:
@@ -134,32 +135,32 @@ def test_it_goes_on_after_whatever_went_wrong(
         thread.join()
 
 
-def test_what_another_node_has_removed_is_no_trouble(tmp_path: Path) -> None:
+def test_folder_removed_by_another_node_is_no_error(tmp_path: Path) -> None:
     """They share the folder, and both were told."""
     saved(tmp_path, "over")
 
     class Faster(Pool):
-        def over_for_s(self, owners: Sequence[Owner]) -> dict[Owner, float]:
+        def over_for_s(self, owners: Sequence[CheckpointOwner]) -> dict[CheckpointOwner, float]:
             (tmp_path / "acme" / "over").rename(tmp_path / "elsewhere")
             return super().over_for_s(owners)
 
     assert [] == tidied(tmp_path, Faster(over=2 * HOUR), keep_s=HOUR)
 
 
-def test_the_folders_of_a_process_that_is_forgotten_go_before_its_log(tmp_path: Path) -> None:
+def test_folders_of_a_forgotten_process_are_removed_before_its_log(tmp_path: Path) -> None:
     """Whatever becomes of the log: they may be large."""
 
     def nobody(ask: LogRequest) -> int:
-        raise Unheard("nobody there")
+        raise NoAnswer("nobody there")
 
     folder = tmp_path / "ended" / "7"
     for own in ("work", "tmp", "out"):
         (folder / own).mkdir(parents=True)
         (folder / own / "large").touch()
     (folder / "log").write_text("something")
-    write(str(folder / "exit.json"), {"exit": "done"})
+    write_json(str(folder / "exit.json"), {"exit": "done"})
     (tmp_path / "attempts").mkdir()
-    with pytest.raises(Unheard):
-        Logs(tmp_path / "attempts", tmp_path / "ended", nobody).step()
+    with pytest.raises(NoAnswer):
+        LogSender(tmp_path / "attempts", tmp_path / "ended", nobody).step()
 
     assert ["exit.json", "log"] == sorted(one.name for one in folder.iterdir())

@@ -14,7 +14,7 @@ from tests.support.patience import eventually
 PAGE = Path(__file__).parents[2] / "docs" / "agent.md"
 
 
-def test_the_program_of_the_page_resumes_where_it_was(tmp_path: Path) -> None:
+def test_program_of_the_page_resumes_from_its_checkpoint(tmp_path: Path) -> None:
     (source,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     bench = Bench(tmp_path)
     first = bench.run(order(1, *python(source, "1000000"), checkpoint_every_ms=100))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bursar.agent import gpus
-from bursar.agent.gpus import Gpus, NoGpus, found, given, type_of
+from bursar.agent.gpus import DetectedGpus, GpusUnknown, detect_gpus, parse_gpus, short_type
 
 # As much of NVIDIA's library as is asked for.
 LIBRARY = """
@@ -29,16 +29,20 @@ int nvmlDeviceGetMemoryInfo(const char *device, memory *told)
 
 @pytest.mark.parametrize(
     ("text", "want"),
-    [("8xH100", Gpus("H100", 8)), ("H100", Gpus("H100", 1)), ("0xA100", Gpus("A100", 0))],
+    [
+        ("8xH100", DetectedGpus("H100", 8)),
+        ("H100", DetectedGpus("H100", 1)),
+        ("0xA100", DetectedGpus("A100", 0)),
+    ],
 )
-def test_gpus_can_be_said(text: str, want: Gpus) -> None:
-    assert want == given(text)
+def test_gpus_are_parsed(text: str, want: DetectedGpus) -> None:
+    assert want == parse_gpus(text)
 
 
 @pytest.mark.parametrize("text", ["", "8x", "8 H100", "8xH100 ", "-1xH100", "99999xH100"])
-def test_what_names_no_gpus_is_told(text: str) -> None:
-    with pytest.raises(NoGpus, match="write 8xH100"):
-        given(text)
+def test_text_that_names_no_gpus_is_refused(text: str) -> None:
+    with pytest.raises(GpusUnknown, match="write 8xH100"):
+        parse_gpus(text)
 
 
 @pytest.mark.parametrize(
@@ -55,8 +59,8 @@ def test_what_names_no_gpus_is_told(text: str) -> None:
         ("NVIDIA", "NVIDIA"),
     ],
 )
-def test_a_gpu_is_called_as_people_call_it(name: str, type: str) -> None:
-    assert type == type_of(name)
+def test_gpu_type_is_its_common_name(name: str, type: str) -> None:
+    assert type == short_type(name)
 
 
 def built(folder: Path, *names: str, status: int = 0) -> str:
@@ -70,33 +74,33 @@ def built(folder: Path, *names: str, status: int = 0) -> str:
     return str(library)
 
 
-def test_the_driver_is_asked(tmp_path: Path) -> None:
+def test_gpus_are_read_from_the_driver(tmp_path: Path) -> None:
     """Through its own library, as it is on a machine that has one."""
     library = built(tmp_path, *["NVIDIA H100 80GB HBM3"] * 8)
 
-    assert Gpus("H100", 8, 80) == found(library)
+    assert DetectedGpus("H100", 8, 80) == detect_gpus(library)
 
 
-def test_a_node_has_gpus_of_one_type(tmp_path: Path) -> None:
-    with pytest.raises(NoGpus, match="one type"):
-        found(built(tmp_path, "NVIDIA H100", "NVIDIA L40S"))
+def test_gpus_of_two_types_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(GpusUnknown, match="one type"):
+        detect_gpus(built(tmp_path, "NVIDIA H100", "NVIDIA L40S"))
 
 
-def test_a_driver_that_knows_no_gpu_is_told(tmp_path: Path) -> None:
-    with pytest.raises(NoGpus, match="knows no GPU"):
-        found(built(tmp_path))
+def test_driver_without_gpus_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(GpusUnknown, match="found no GPU"):
+        detect_gpus(built(tmp_path))
 
 
-def test_a_driver_that_does_not_work_is_told(tmp_path: Path) -> None:
-    with pytest.raises(NoGpus, match=r"nvmlInit_v2 says 999 \(Unknown Error\)"):
-        found(built(tmp_path, "NVIDIA H100", status=999))
+def test_driver_error_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(GpusUnknown, match=r"nvmlInit_v2 failed with 999 \(Unknown Error\)"):
+        detect_gpus(built(tmp_path, "NVIDIA H100", status=999))
 
 
-def test_a_machine_without_a_driver_is_told(tmp_path: Path) -> None:
-    with pytest.raises(NoGpus, match="--gpus 8xH100"):
-        found(str(tmp_path / "none.so"))
+def test_missing_driver_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(GpusUnknown, match="--gpus 8xH100"):
+        detect_gpus(str(tmp_path / "none.so"))
 
 
-def test_a_machine_has_processors_and_memory() -> None:
-    assert gpus.cpu_milli() >= 1_000
-    assert gpus.ram_mib() > 100
+def test_processors_and_memory_are_measured() -> None:
+    assert gpus.count_cpu_milli() >= 1_000
+    assert gpus.measure_ram_mib() > 100

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from bursar.agent import logs as shipping
-from bursar.agent.logs import Logs, whole_characters
-from bursar.agent.transport import Refused, Unheard
+from bursar.agent.logs import LogSender, drop_partial_character
+from bursar.agent.transport import LogRefused, NoAnswer
 from bursar.wire.agents import LOG_MAX, LogRequest
 from tests.support.agent_node import Bench, order, python
 from tests.support.patience import eventually
@@ -39,10 +39,10 @@ def shelf() -> Shelf:
     return Shelf()
 
 
-def logs_in(folder: Path, shelf: Shelf) -> Logs:
+def logs_in(folder: Path, shelf: Shelf) -> LogSender:
     for kind in ("attempts", "ended"):
         (folder / kind).mkdir(exist_ok=True)
-    return Logs(folder / "attempts", folder / "ended", shelf.take)
+    return LogSender(folder / "attempts", folder / "ended", shelf.take)
 
 
 def wrote(folder: Path, kind: str, fence: int, data: bytes) -> Path:
@@ -53,7 +53,7 @@ def wrote(folder: Path, kind: str, fence: int, data: bytes) -> Path:
     return path
 
 
-def test_a_log_is_sent_as_it_grows(tmp_path: Path, shelf: Shelf) -> None:
+def test_log_is_sent_as_it_grows(tmp_path: Path, shelf: Shelf) -> None:
     """Nothing twice, nothing left out; a character is sent when it is all there."""
     logs = logs_in(tmp_path, shelf)
     wrote(tmp_path, "attempts", 3, b"one\n" + "é".encode()[:1])
@@ -67,7 +67,7 @@ def test_a_log_is_sent_as_it_grows(tmp_path: Path, shelf: Shelf) -> None:
     assert [0, 4] == [ask.offset for ask in shelf.asks]
 
 
-def test_half_a_character_is_sent_when_no_more_can_come(tmp_path: Path, shelf: Shelf) -> None:
+def test_incomplete_character_is_sent_after_the_end(tmp_path: Path, shelf: Shelf) -> None:
     logs = logs_in(tmp_path, shelf)
     folder = wrote(tmp_path, "attempts", 3, b"\xc3")
     logs.step()
@@ -78,7 +78,7 @@ def test_half_a_character_is_sent_when_no_more_can_come(tmp_path: Path, shelf: S
     assert "\ufffd" == shelf.texts[3]
 
 
-def test_a_long_log_is_sent_in_parts(tmp_path: Path, shelf: Shelf) -> None:
+def test_long_log_is_sent_in_parts(tmp_path: Path, shelf: Shelf) -> None:
     wrote(tmp_path, "attempts", 1, b"x" * (2 * LOG_MAX + 5))
     logs_in(tmp_path, shelf).step()
 
@@ -86,9 +86,7 @@ def test_a_long_log_is_sent_in_parts(tmp_path: Path, shelf: Shelf) -> None:
     assert 2 * LOG_MAX + 5 == len(shelf.texts[1])
 
 
-def test_an_agent_that_is_started_again_goes_on_where_the_pool_is(
-    tmp_path: Path, shelf: Shelf
-) -> None:
+def test_restarted_agent_continues_at_the_offset_of_the_pool(tmp_path: Path, shelf: Shelf) -> None:
     wrote(tmp_path, "attempts", 1, b"first ")
     logs_in(tmp_path, shelf).step()
     wrote(tmp_path, "attempts", 1, b"second")
@@ -97,12 +95,12 @@ def test_an_agent_that_is_started_again_goes_on_where_the_pool_is(
     assert "first second" == shelf.texts[1]
 
 
-def test_what_has_ended_is_removed_once_its_log_is_sent(tmp_path: Path, shelf: Shelf) -> None:
+def test_ended_attempt_is_removed_once_its_log_is_sent(tmp_path: Path, shelf: Shelf) -> None:
     """And not before, however often nobody answers."""
     logs = logs_in(tmp_path, shelf)
     folder = wrote(tmp_path, "ended", 1, b"bye")
-    shelf.wrong = Unheard("gone")
-    with pytest.raises(Unheard):
+    shelf.wrong = NoAnswer("gone")
+    with pytest.raises(NoAnswer):
         logs.step()
     assert folder.exists()
     shelf.wrong = None
@@ -112,12 +110,12 @@ def test_what_has_ended_is_removed_once_its_log_is_sent(tmp_path: Path, shelf: S
     assert "bye" == shelf.texts[1]
 
 
-def test_what_the_pool_does_not_want_is_not_offered_again(tmp_path: Path, shelf: Shelf) -> None:
+def test_refused_log_is_not_sent_again(tmp_path: Path, shelf: Shelf) -> None:
     """Neither a log that is refused, nor one of which it has all that it keeps."""
     logs = logs_in(tmp_path, shelf)
     folder = wrote(tmp_path, "ended", 1, b"bye")
     wrote(tmp_path, "attempts", 2, b"more")
-    shelf.wrong = Refused("no such lease")
+    shelf.wrong = LogRefused("no such lease")
     logs.step()
     logs.step()
 
@@ -129,36 +127,36 @@ def test_what_the_pool_does_not_want_is_not_offered_again(tmp_path: Path, shelf:
     full.step()
 
 
-def test_too_many_that_have_ended_are_not_kept(
+def test_number_of_ended_attempts_is_limited(
     tmp_path: Path, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shipping, "ENDED_MAX", 2)
     for fence in (1, 2, 10):
         wrote(tmp_path, "ended", fence, b"bye")
-    shelf.wrong = Unheard("gone")
-    with pytest.raises(Unheard):
+    shelf.wrong = NoAnswer("gone")
+    with pytest.raises(NoAnswer):
         logs_in(tmp_path, shelf).step()
 
     assert ["10", "2"] == sorted(one.name for one in (tmp_path / "ended").iterdir())
 
 
-def test_how_far_a_job_is_goes_with_its_log(tmp_path: Path, shelf: Shelf) -> None:
+def test_progress_is_sent_with_the_log(tmp_path: Path, shelf: Shelf) -> None:
     """As it says itself, in a file that its guard reads."""
     bench = Bench(tmp_path)
     source = "import os; open(os.environ['BURSAR_PROGRESS'], 'w').write('0.25'); print('hi')"
     bench.ended(bench.run(order(1, *python(source))))
-    logs = Logs(bench.processes.attempts, bench.processes.ended, shelf.take)
+    logs = LogSender(bench.processes.attempts, bench.processes.ended, shelf.take)
     logs.step()
 
     assert ("hi\n", 250_000) == (shelf.texts[1], shelf.progress[1])
 
 
-def test_logs_are_sent_until_told_to_stop(
+def test_logs_are_sent_until_the_event_is_set(
     tmp_path: Path, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pool that does not answer is asked again."""
-    monkeypatch.setattr(shipping, "EVERY_S", 0.01)
-    shelf.wrong = Unheard("gone")
+    monkeypatch.setattr(shipping, "INTERVAL_S", 0.01)
+    shelf.wrong = NoAnswer("gone")
     logs, stopped = logs_in(tmp_path, shelf), threading.Event()
     wrote(tmp_path, "attempts", 1, b"text")
     thread = threading.Thread(target=logs.run, args=(stopped,))
@@ -170,11 +168,11 @@ def test_logs_are_sent_until_told_to_stop(
     thread.join()
 
 
-def test_a_bug_does_not_keep_logs_from_being_sent(
+def test_logs_are_sent_after_a_bug(
     tmp_path: Path, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever sends them goes on: nobody would start it again."""
-    monkeypatch.setattr(shipping, "EVERY_S", 0.01)
+    monkeypatch.setattr(shipping, "INTERVAL_S", 0.01)
     shelf.wrong = RuntimeError("a bug")
     logs, stopped = logs_in(tmp_path, shelf), threading.Event()
     wrote(tmp_path, "attempts", 1, b"text")
@@ -202,5 +200,5 @@ def test_a_bug_does_not_keep_logs_from_being_sent(
         (b"a\x80\x80\x80\x80", b"a\x80\x80\x80\x80"),
     ],
 )
-def test_a_character_is_not_cut(data: bytes, whole: bytes) -> None:
-    assert whole == whole_characters(data)
+def test_character_is_not_cut(data: bytes, whole: bytes) -> None:
+    assert whole == drop_partial_character(data)

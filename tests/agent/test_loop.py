@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bursar.agent.local.processes import Place, Processes
-from bursar.agent.loop import IN_FLIGHT_MAX, RESULTS_MAX, Running, affordable
-from bursar.agent.state_dir import Disk
-from bursar.agent.transport import Transport, Unheard
+from bursar.agent.local.processes import LocalBackend, ProcessSettings
+from bursar.agent.loop import IN_FLIGHT_MAX, RESULTS_BYTES_MAX, AgentLoop, limit_results
+from bursar.agent.state_dir import StateDir
+from bursar.agent.transport import NoAnswer, Transport
 from bursar.core.dispatch.agent import Process
 from bursar.core.dispatch.job_lifecycle import State
 from bursar.core.dispatch.reports import LeaseOrders, NodeReport
@@ -47,12 +47,14 @@ open(os.environ["BURSAR_RESULT"], "w").write('[{"inline": "10"}]')
 
 
 @contextmanager
-def agent(folder: Path, transport: Transport, every: int = EVERY) -> Iterator[Processes]:
+def agent(folder: Path, transport: Transport, every: int = EVERY) -> Iterator[LocalBackend]:
     """An agent that works on a node until the end of the block; what it runs goes on."""
     stopped = threading.Event()
-    with Disk(folder, "p1", N1) as disk:
-        processes = Processes(Place(folder=disk.folder))
-        running = Running(N1, disk, processes, transport, every=every, chance=lambda: 0.5)
+    with StateDir(folder, "p1", N1) as disk:
+        processes = LocalBackend(ProcessSettings(folder=disk.folder))
+        running = AgentLoop(
+            N1, disk, processes, transport, interval_us=every, random_fraction=lambda: 0.5
+        )
         thread = threading.Thread(target=running.run, args=(stopped,))
         thread.start()
         try:
@@ -70,7 +72,7 @@ def pool() -> RealPool:
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
-    processes = Processes(Place(folder=tmp_path))
+    processes = LocalBackend(ProcessSettings(folder=tmp_path))
     for fence in processes.table():
         processes.kill(fence)
     eventually(lambda: all(one.exit for one in processes.table().values()))
@@ -84,7 +86,7 @@ def until(pool: RealPool, key: JobKey, *states: State) -> None:
     eventually(lambda: pool.job(key).state in states, f"{states} of {pool.job(key)}")
 
 
-def test_a_job_runs_and_its_result_is_told(pool: RealPool, folder: Path) -> None:
+def test_job_runs_and_its_result_is_reported(pool: RealPool, folder: Path) -> None:
     """S9, S10: from its lease to its end, with code and manifest; then the node forgets it."""
     source = """
         import os
@@ -103,7 +105,7 @@ def test_a_job_runs_and_its_result_is_told(pool: RealPool, folder: Path) -> None
     )  # fmt: skip
 
 
-def test_a_job_that_fails_says_with_which_code(pool: RealPool, folder: Path) -> None:
+def test_failed_job_is_reported_with_its_exit_code(pool: RealPool, folder: Path) -> None:
     with agent(folder, InMemory(pool)):
         heard(pool)
         key = pool.enqueue("job", *python("raise SystemExit(9)"))
@@ -114,7 +116,7 @@ def test_a_job_that_fails_says_with_which_code(pool: RealPool, folder: Path) -> 
     assert (Why.FAILED, 9, None) == (end.why, end.exit_code, end.result)
 
 
-def test_a_preempted_job_goes_on_where_it_was(pool: RealPool, folder: Path) -> None:
+def test_preempted_job_resumes_from_its_checkpoint(pool: RealPool, folder: Path) -> None:
     """It is asked to stop, saves, waits, and resumes: what it had saved is kept (M3)."""
     with agent(folder, InMemory(pool)):
         heard(pool)
@@ -142,7 +144,7 @@ def log(folder: Path, fence: object) -> str:
     return ""
 
 
-def test_a_withdrawn_job_is_stopped(pool: RealPool, folder: Path) -> None:
+def test_cancelled_job_is_stopped(pool: RealPool, folder: Path) -> None:
     with agent(folder, InMemory(pool)):
         heard(pool)
         key = pool.enqueue("job", *python("import time; time.sleep(600)"))
@@ -163,7 +165,7 @@ time.sleep(0.3)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_whatever_is_lost_each_attempt_starts_once(
+def test_each_attempt_starts_once_whatever_messages_are_lost(
     pool: RealPool, folder: Path, seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """A third of all reports and of all answers get lost; every job finishes at last (IS3)."""
@@ -187,7 +189,7 @@ def placed_until_finished(pool: RealPool, keys: list[JobKey]) -> bool:
     return all(pool.job(key).state is State.SUCCEEDED for key in keys)
 
 
-def test_an_agent_that_comes_back_goes_on_with_what_runs(
+def test_restarted_agent_takes_over_running_processes(
     pool: RealPool, folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """One attempt, one start, one end, although two agents saw to it (F5)."""
@@ -207,10 +209,10 @@ def test_an_agent_that_comes_back_goes_on_with_what_runs(
     assert [Why.FINISHED] == [end.why for end in pool.ends(key)]
 
 
-def test_an_older_fence_is_not_started(pool: RealPool, folder: Path) -> None:
+def test_older_fence_is_not_started(pool: RealPool, folder: Path) -> None:
     """Whoever has begun a later one says that it is gone (IS6)."""
-    with Disk(folder, "p1", N1) as disk:
-        disk.remember(5)
+    with StateDir(folder, "p1", N1) as disk:
+        disk.remember_fence(5)
     with agent(folder, InMemory(pool)) as processes:
         heard(pool)
         key = pool.enqueue("job", *python("pass"))
@@ -221,10 +223,10 @@ def test_an_older_fence_is_not_started(pool: RealPool, folder: Path) -> None:
     assert [Why.LOST] == [end.why for end in pool.ends(key)]
 
 
-def test_a_start_and_an_end_are_told_at_once(pool: RealPool, folder: Path) -> None:
+def test_start_and_end_are_reported_at_once(pool: RealPool, folder: Path) -> None:
     """However long it is until the next report would go out by itself."""
-    with Disk(folder, "p1", N1) as disk:
-        pool.take(NodeReport(node=N1, boot=disk.begin(), n=1, at=0, heard=None))
+    with StateDir(folder, "p1", N1) as disk:
+        pool.take(NodeReport(node=N1, boot=disk.count_start(), n=1, at=0, heard=None))
     key = pool.enqueue("job", *python("pass"))
     pool.place(key)
     with agent(folder, InMemory(pool), every=HOUR):
@@ -243,9 +245,9 @@ class Scripted:
         return self.does(told, wait_ms)
 
 
-def test_reports_go_on_while_nobody_answers(pool: RealPool, folder: Path) -> None:
+def test_reports_continue_while_the_pool_does_not_answer(pool: RealPool, folder: Path) -> None:
     """However it fails; and the pool is not asked to wait until it answers again."""
-    failures = [*[RuntimeError("a bug")] * IN_FLIGHT_MAX, Unheard("gone"), Unheard("gone")]
+    failures = [*[RuntimeError("a bug")] * IN_FLIGHT_MAX, NoAnswer("gone"), NoAnswer("gone")]
 
     def fails_first(told: NodeReport, wait_ms: int) -> LeaseOrders | None:
         if failures:
@@ -261,7 +263,7 @@ def test_reports_go_on_while_nobody_answers(pool: RealPool, folder: Path) -> Non
     assert [] == failures
 
 
-def test_an_answer_that_never_comes_holds_nothing_up(pool: RealPool, folder: Path) -> None:
+def test_missing_answer_does_not_delay_reports(pool: RealPool, folder: Path) -> None:
     """Later reports go out beside it; what comes late is not followed."""
     silent = threading.Event()
 
@@ -281,7 +283,7 @@ def test_an_answer_that_never_comes_holds_nothing_up(pool: RealPool, folder: Pat
         assert [None] == [one.exit for one in processes.table().values()]
 
 
-def test_answers_that_are_held_back_hold_nothing_up(pool: RealPool, folder: Path) -> None:
+def test_long_polls_do_not_delay_reports(pool: RealPool, folder: Path) -> None:
     """A pool may keep every answer that it may keep: starts and ends are told nevertheless."""
     over = threading.Event()
 
@@ -298,7 +300,7 @@ def test_answers_that_are_held_back_hold_nothing_up(pool: RealPool, folder: Path
         over.set()
 
 
-def test_a_pool_that_takes_no_report_is_told_of(
+def test_pool_that_ignores_reports_is_logged(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A node that came back without its disk would never be heard."""
@@ -306,15 +308,15 @@ def test_a_pool_that_takes_no_report_is_told_of(
         eventually(lambda: "another name" in caplog.text)
 
 
-def test_a_full_disk_starts_nothing(
+def test_nothing_starts_on_a_full_disk(
     pool: RealPool, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fence that cannot be kept is not started; the pool hears that it is gone."""
 
-    def full(self: Disk, fence: int) -> None:
+    def full(self: StateDir, fence: int) -> None:
         raise OSError(28, "no space left")
 
-    monkeypatch.setattr(Disk, "remember", full)
+    monkeypatch.setattr(StateDir, "remember_fence", full)
     with agent(folder, InMemory(pool)) as processes:
         heard(pool)
         key = pool.enqueue("job", *python("pass"))
@@ -325,9 +327,9 @@ def test_a_full_disk_starts_nothing(
     assert [Why.LOST] == [end.why for end in pool.ends(key)]
 
 
-def test_results_that_do_not_fit_are_told_later() -> None:
+def test_results_that_do_not_fit_follow_in_a_later_report() -> None:
     """No report is too long for the pool; who has to wait seems to run for a little longer."""
-    half = "x" * (RESULTS_MAX // 2)
+    half = "x" * (RESULTS_BYTES_MAX // 2)
     table = {
         fence: Process(
             fence=fence, piece=Piece(N1, (0,), 1), started_at=0, until=1, run_ms=5,
@@ -335,9 +337,9 @@ def test_results_that_do_not_fit_are_told_later() -> None:
         )
         for fence in (1, 2, 3, 4)
     }  # fmt: skip
-    told = affordable(table)
+    told = limit_results(table)
 
     assert [Exit.DONE, Exit.DONE, None, Exit.DONE] == [told[n].exit for n in (1, 2, 3, 4)]
     assert (None, None, 5) == (told[3].result, told[3].exit_code, told[3].run_ms)
     del table[1]
-    assert table == affordable(table)
+    assert table == limit_results(table)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from bursar.agent import registration
-from bursar.agent.registration import registered
-from bursar.agent.transport import Http, Refused, Unheard
+from bursar.agent.registration import register_node
+from bursar.agent.transport import HttpTransport, LogRefused, NoAnswer
 from bursar.client import Problem
 from bursar.core.dispatch.reports import NodeReport
 from bursar.wire.agents import LogRequest, NodeRequest
@@ -25,19 +25,19 @@ def office() -> Iterator[OverHttp]:
 
 
 @pytest.fixture
-def http(office: OverHttp) -> Iterator[Http]:
-    http = Http(office.url, OverHttp.KEY, "p1", N1, 1_000)
+def http(office: OverHttp) -> Iterator[HttpTransport]:
+    http = HttpTransport(office.url, OverHttp.KEY, "p1", N1, 1_000)
     yield http
     http.close()
 
 
-def test_a_node_says_what_it_is(office: OverHttp, http: Http) -> None:
+def test_node_registers_its_hardware(office: OverHttp, http: HttpTransport) -> None:
     http.register(NODE)
 
     assert {"n1": NODE} == office.nodes
 
 
-def test_a_report_is_answered_with_orders(office: OverHttp, http: Http) -> None:
+def test_report_is_answered_with_orders(office: OverHttp, http: HttpTransport) -> None:
     """None if the pool has heard it before."""
     orders = http.exchange(HELLO, 0)
 
@@ -48,44 +48,44 @@ def test_a_report_is_answered_with_orders(office: OverHttp, http: Http) -> None:
     assert ["wait_ms=0"] * 2 == office.waits
 
 
-def test_whatever_fails_is_unheard(office: OverHttp, http: Http) -> None:
+def test_every_failure_of_a_report_is_no_answer(office: OverHttp, http: HttpTransport) -> None:
     """Down, refused, or not there at all: the next report tries again."""
     office.down = True
-    with pytest.raises(Unheard, match="nope"):
+    with pytest.raises(NoAnswer, match="nope"):
         http.exchange(HELLO, 0)
-    with pytest.raises(Unheard):
+    with pytest.raises(NoAnswer):
         http.send_log(LogRequest(fence=1, offset=0, size=1, text="x"))
-    wrong = Http(office.url, "another", "p1", N1, 0)
-    with pytest.raises(Unheard):
+    wrong = HttpTransport(office.url, "another", "p1", N1, 0)
+    with pytest.raises(NoAnswer):
         wrong.exchange(HELLO, 0)
     wrong.close()
-    nowhere = Http("http://127.0.0.1:9", OverHttp.KEY, "p1", N1, 0)
-    with pytest.raises(Unheard):
+    nowhere = HttpTransport("http://127.0.0.1:9", OverHttp.KEY, "p1", N1, 0)
+    with pytest.raises(NoAnswer):
         nowhere.exchange(HELLO, 0)
     nowhere.close()
 
 
-def test_an_answer_that_is_none_is_unheard(
-    office: OverHttp, http: Http, monkeypatch: pytest.MonkeyPatch
+def test_malformed_answer_is_no_answer(
+    office: OverHttp, http: HttpTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(office, "answer", lambda path, body: (200, {"orders": 7, "offset": -1}))
-    with pytest.raises(Unheard, match="orders"):
+    with pytest.raises(NoAnswer, match="orders"):
         http.exchange(HELLO, 0)
-    with pytest.raises(Unheard, match="offset"):
+    with pytest.raises(NoAnswer, match="offset"):
         http.send_log(LogRequest(fence=1, offset=0, size=1, text="x"))
 
 
-def test_a_log_arrives(office: OverHttp, http: Http) -> None:
+def test_log_arrives(office: OverHttp, http: HttpTransport) -> None:
     """And one that the pool does not know is told apart from a pool that does not answer."""
     assert 1 == http.send_log(LogRequest(fence=1, offset=0, size=1, text="x", progress_ppm=5))
     assert ({1: "x"}, {1: 5}) == (office.logs, office.progress)
-    elsewhere = Http(office.url, OverHttp.KEY, "p/2", N1, 0)
-    with pytest.raises(Refused):
+    elsewhere = HttpTransport(office.url, OverHttp.KEY, "p/2", N1, 0)
+    with pytest.raises(LogRefused):
         elsewhere.send_log(LogRequest(fence=1, offset=0, size=1, text="x"))
     elsewhere.close()
 
 
-def test_registering_is_tried_until_it_helps(office: OverHttp, http: Http) -> None:
+def test_registration_is_retried_until_it_succeeds(office: OverHttp, http: HttpTransport) -> None:
     """A service that is down is waited for, one that says no is not."""
     tried: list[bool] = []
 
@@ -94,31 +94,31 @@ def test_registering_is_tried_until_it_helps(office: OverHttp, http: Http) -> No
         tried.append(True)
         http.register(NODE)
 
-    assert registered(register, threading.Event())
+    assert register_node(register, threading.Event())
     assert [True, True] == tried
-    wrong = Http(office.url, "another", "p1", N1, 0)
+    wrong = HttpTransport(office.url, "another", "p1", N1, 0)
     with pytest.raises(Problem):
-        registered(lambda: wrong.register(NODE), threading.Event())
+        register_node(lambda: wrong.register(NODE), threading.Event())
     wrong.close()
     stopped = threading.Event()
     stopped.set()
-    assert not registered(lambda: http.register(NODE), stopped)
+    assert not register_node(lambda: http.register(NODE), stopped)
 
 
-def test_a_pool_that_is_not_known_yet_is_waited_for_a_while(
-    office: OverHttp, http: Http, monkeypatch: pytest.MonkeyPatch
+def test_registration_waits_a_while_for_an_unknown_pool(
+    office: OverHttp, http: HttpTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may have been begun at another process a moment ago; what was mistyped is told in time."""
     monkeypatch.setattr(registration, "WAIT_FIRST_S", 0.01)
-    elsewhere = Http(office.url, OverHttp.KEY, "p2", N1, 0)
-    tried: list[Http] = []
+    elsewhere = HttpTransport(office.url, OverHttp.KEY, "p2", N1, 0)
+    tried: list[HttpTransport] = []
 
     def register() -> None:
         tried.append(http if len(tried) > 2 else elsewhere)
         tried[-1].register(NODE)
 
-    assert registered(register, threading.Event())
+    assert register_node(register, threading.Event())
     assert [elsewhere] * 3 + [http] == tried
     with pytest.raises(Problem):
-        registered(lambda: elsewhere.register(NODE), threading.Event())
+        register_node(lambda: elsewhere.register(NODE), threading.Event())
     elsewhere.close()

@@ -74,7 +74,7 @@ def test_what_is_decided_is_told(operator: Caller, pool: str) -> None:  # noqa: 
         ({}, "/offers"),
     ],
 )
-def test_what_makes_no_sense_is_told(
+def test_unusable_options_are_refused(
     operator: Caller,
     pool: str,  # noqa: F811
     change: dict[str, Any],

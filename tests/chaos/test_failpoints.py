@@ -69,7 +69,7 @@ def test_a_point_lets_stand_still(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "armed", ["nowhere=kill@1", "leader.planned=explode@1", "leader.planned=kill", "leader.planned"]
 )
-def test_what_makes_no_sense_is_told(armed: str, tmp_path: Path) -> None:
+def test_unusable_options_are_refused(armed: str, tmp_path: Path) -> None:
     with thrice(armed, tmp_path) as process:
         _, told = process.communicate(timeout=120)
 

@@ -50,9 +50,7 @@ def test_two_regions_that_spend_the_same_credits_agree_on_who_got_them() -> None
         (clock(eu=6, us=3), 0),
     ],
 )
-def test_a_pack_serves_from_its_clock_on_until_its_end_is_passed(
-    at: VectorClock, want: int
-) -> None:
+def test_pack_serves_from_its_clock_until_its_end_is_passed(at: VectorClock, want: int) -> None:
     """add.at <= use.at and not expires <= use.at (L19)."""
     eu, us = pair()
     eu.add(10, at=clock(eu=2), expires=clock(eu=5, us=3))
@@ -98,7 +96,7 @@ def test_a_rejected_use_takes_nothing() -> None:
     assert ("rejected", "accepted") == (eu.status(big), eu.status(small))
 
 
-def test_late_news_turns_a_verdict_until_it_is_final() -> None:
+def test_late_event_can_change_a_verdict_until_it_is_final() -> None:
     """Final once every region has passed the use, by an event or by its word (L19)."""
     eu, us = pair()
     eu.add(10, at=clock(eu=1), expires=FAR_OF_TWO)
@@ -119,7 +117,7 @@ def test_late_news_turns_a_verdict_until_it_is_final() -> None:
         us.use(1, at=clock(us=9))
 
 
-def test_a_region_that_lost_its_memory_learns_it_back() -> None:
+def test_region_that_lost_its_state_recovers_it_from_others() -> None:
     """It goes on counting where it was, so that no name is given twice (L19)."""
     eu, us = pair()
     eu.add(10, at=clock(eu=1), expires=FAR_OF_TWO)
@@ -131,7 +129,7 @@ def test_a_region_that_lost_its_memory_learns_it_back() -> None:
     assert 6 == again.balance(again.next_clock())
 
 
-def test_two_events_of_one_name_are_refused() -> None:
+def test_two_events_with_the_same_id_are_refused() -> None:
     """A region with two writers cannot be merged, and nothing is half merged (L19)."""
     eu, us = pair()
     twin = CausalLedger("eu", ["eu", "us"])
@@ -229,7 +227,7 @@ def told(steps: list[tuple[str, str, str, int, int]]) -> dict[str, CausalLedger]
 
 
 @given(st.lists(STEPS, max_size=40))
-def test_replicas_that_know_the_same_agree(steps: list[tuple[str, str, str, int, int]]) -> None:
+def test_replicas_with_the_same_events_agree(steps: list[tuple[str, str, str, int, int]]) -> None:
     """After any partition, merging in any order leads to one state; final stays final (L19)."""
     a, b, c = told(steps).values()
 

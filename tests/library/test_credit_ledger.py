@@ -19,7 +19,7 @@ def reserved(ledger: CreditLedger, amount: int, at: int, request_id: str = "r") 
     return reservation
 
 
-def test_the_credits_that_end_first_are_spent_first() -> None:
+def test_credits_that_expire_first_are_spent_first() -> None:
     """The classic exercise (L17)."""
     ledger = CreditLedger()
     ledger.add_credits(20, expiry_time=50)
@@ -43,7 +43,7 @@ def test_the_example_of_the_documentation() -> None:
 
 
 @pytest.mark.parametrize(("time", "want"), [(49, 100), (50, 100), (51, 0)])
-def test_a_pack_is_valid_up_to_and_including_its_expiry(time: int, want: int) -> None:
+def test_pack_is_valid_up_to_and_including_its_expiry(time: int, want: int) -> None:
     """The end is included, for balance, use, reservation and refund alike (L17, IL26)."""
     ledger = CreditLedger()
     ledger.add_credits(100, expiry_time=50, user="alice")
@@ -56,7 +56,7 @@ def test_a_pack_is_valid_up_to_and_including_its_expiry(time: int, want: int) ->
         assert 40 == ledger.get_balance(time, user="alice")
 
 
-def test_a_use_that_is_not_covered_takes_nothing() -> None:
+def test_refused_spend_takes_nothing() -> None:
     """InsufficientCredits tells what was asked and what there is, and is no ValueError (L17)."""
     ledger = CreditLedger()
     ledger.add_credits(10, expiry_time=5)
@@ -69,7 +69,7 @@ def test_a_use_that_is_not_covered_takes_nothing() -> None:
     assert 10 == ledger.get_balance(5)
 
 
-def test_nothing_is_there_to_spend_for_an_unknown_user() -> None:
+def test_unknown_user_has_no_credits() -> None:
     """A user nobody gave credits has none, and asking leaves no trace (L17)."""
     ledger = CreditLedger()
 
@@ -91,7 +91,7 @@ def test_users_do_not_share_credits() -> None:
     assert (7, 7) == (ledger.get_balance(0, user="alice"), ledger.get_balance(0))
 
 
-def test_credits_that_ended_before_the_latest_time_are_worth_nothing() -> None:
+def test_credits_that_expired_before_the_latest_time_are_worth_nothing() -> None:
     """They are accepted, for news may be late, but time is past them (L17)."""
     ledger = CreditLedger()
     ledger.get_balance(10)
@@ -148,7 +148,7 @@ def test_a_refund_goes_back_to_the_packs_it_came_from_in_reverse_order() -> None
     assert 10 == ledger.get_balance(21, user="alice")
 
 
-def test_what_is_reserved_outlives_its_pack_but_a_refund_does_not() -> None:
+def test_reservation_outlives_its_pack_but_a_refund_does_not() -> None:
     """A hold stays usable after expiry; a refund after expiry lapses at once (L10, L17)."""
     ledger = CreditLedger()
     ledger.add_credits(10, 20, user="alice")
@@ -161,7 +161,7 @@ def test_what_is_reserved_outlives_its_pack_but_a_refund_does_not() -> None:
     assert 10 == ledger.get_balance(30, user="alice")
 
 
-def test_more_than_is_left_of_a_reservation_is_refused() -> None:
+def test_commit_beyond_the_rest_of_a_reservation_is_refused() -> None:
     """Neither commit nor refund makes credits (L17)."""
     ledger = CreditLedger()
     ledger.add_credits(10, 20, user="alice")
@@ -288,7 +288,7 @@ class Watched(CreditLedger):
         return super().__getattribute__(name)
 
 
-def test_nothing_is_looked_at_or_changed_without_the_lock() -> None:
+def test_nothing_is_read_or_changed_without_the_lock() -> None:
     """Threads that collide are too rare to count on: the lock itself is watched (L17)."""
     ledger = Watched()
     ledger.add_credits(500, 50, user="alice")

@@ -41,7 +41,7 @@ def test_a_late_pack_takes_over_uses_of_packs_that_end_later() -> None:
     assert 10 == ledger.get_balance(50), "those that end at 100 are free again"
 
 
-def test_a_late_use_takes_what_would_have_lapsed() -> None:
+def test_late_spend_takes_credits_that_would_have_lapsed() -> None:
     """Credits that nobody wanted before they ended serve a use told later (L18)."""
     ledger = TimelineLedger()
     ledger.add_credits(10, 0, 6)
@@ -260,7 +260,7 @@ def test_a_longer_shuffled_history_agrees_too(
     )
 
 
-def test_late_packs_that_nobody_touches_pass_through_every_block(
+def test_late_unused_packs_pass_through_every_block(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They are in every later balance, whether or not a block still keeps its state (L18)."""
@@ -274,7 +274,7 @@ def test_late_packs_that_nobody_touches_pass_through_every_block(
 
 
 @given(histories(), st.randoms(use_true_random=False))
-def test_balances_do_not_depend_on_the_order_of_telling(
+def test_balances_do_not_depend_on_the_order_of_events(
     steps: list[tuple[str, int, int, int]], random: Any
 ) -> None:
     """The same packs and accepted uses, told otherwise, give the same balances (L18)."""

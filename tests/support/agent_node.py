@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bursar.agent.clock import running_time
-from bursar.agent.local.processes import Place, Processes
+from bursar.agent.local.processes import LocalBackend, ProcessSettings
 from bursar.core.dispatch.agent import Process, Run
 from bursar.core.dispatch.reports import LeaseOrder
 from bursar.core.ids import JobId, NodeId
@@ -38,8 +38,8 @@ class Bench:
     """A folder and the processes in it."""
 
     def __init__(self, folder: Path, **place: Any) -> None:
-        self.place = replace(Place(folder=folder), **place)
-        self.processes = Processes(self.place)
+        self.place = replace(ProcessSettings(folder=folder), **place)
+        self.processes = LocalBackend(self.place)
 
     def again(self) -> "Bench":
         """The same node, looked after by somebody who knows nothing of it yet."""

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-from bursar.agent.transport import Unheard
+from bursar.agent.transport import NoAnswer
 from bursar.core.dispatch.reports import LeaseOrders, NodeReport, report
 from bursar.core.dispatch.state import JobKey, PoolJob, PoolTransaction
 from bursar.core.ids import JobId
@@ -134,10 +134,10 @@ class InMemory:
 
     def exchange(self, told: NodeReport, wait_ms: int) -> LeaseOrders | None:
         if self._random.random() < self._lost:
-            raise Unheard("the report was lost")
+            raise NoAnswer("the report was lost")
         orders = self._pool.take(told)
         if self._random.random() < self._lost:
-            raise Unheard("the answer was lost")
+            raise NoAnswer("the answer was lost")
         return orders
 
 

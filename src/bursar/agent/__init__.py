@@ -1,1 +1,1 @@
-"""The program on a node: it asks its pool for leases, runs what they say, and reports it."""
+"""The agent of a node: it fetches leases from its pool, runs their commands and reports."""

@@ -1,16 +1,15 @@
-"""What runs processes: the little that the rules of an agent ask of it.
+"""The interface of execution backends: what the agent needs in order to run processes.
 
-`core.dispatch.agent` decides; a backend does, one method for each kind of action, and keeps the
-table of processes. It is what is to be written for another engine (Ray, Slurm, Kubernetes):
+`core.dispatch.agent` decides; a backend carries out, with one method per action, and keeps the
+table of processes. To support another engine (Ray, Slurm, Kubernetes), implement `Backend`:
 
-- what runs is found by its *fence*: it is the name under which an engine is given it, and by which
-  a backend that is started again finds it there. `run` is called once for each fence at most;
-- `until` is an instant of `clock.running_time()`. Something that does not need this program ends
-  the process then: a guard beside it, or a limit of the engine's that can be moved on;
-- an entry stays in the table, with how it ended, until `forget`; so an end is never overlooked.
+- A process is identified by its *fence*. The backend starts it under that name, and after a restart
+  finds it again by that name. `run` is called at most once per fence.
+- `until` is an instant of `clock.running_time()`. The process must end then even if the agent is
+  dead: by a guard process, or by a time limit of the engine that can be extended.
+- An ended process stays in the table, with its outcome, until `forget`, so no end is missed.
 
-A method may raise OSError: the agent says so and goes on, and the next answer of the pool brings
-again what is still to be done.
+A method may raise OSError. The agent logs it; the pool's next answer repeats the order.
 """
 
 from typing import Protocol
@@ -23,32 +22,32 @@ class Backend(Protocol):
     """A node's processes."""
 
     def table(self) -> dict[int, Process]:
-        """All that runs or has ended and is not forgotten, by fence."""
+        """All processes by fence: running, and ended but not yet forgotten."""
         ...
 
     def run(self, run: Run) -> None:
-        """Start what is ordered, to be ended at an instant; return without waiting for it."""
+        """Start the ordered process, with an instant at which it ends; do not wait for it."""
         ...
 
     def prolong(self, fence: int, until: Instant) -> None:
-        """Let it go on for longer."""
+        """Move the end of a process to a later instant."""
         ...
 
     def stop(self, fence: int, until: Instant) -> None:
-        """Ask it to save its work and to end; it is ended then at the latest."""
+        """Ask a process to save its work and exit; kill it at `until`."""
         ...
 
     def kill(self, fence: int) -> None:
-        """End it at once."""
+        """Kill a process now."""
         ...
 
     def forget(self, fence: int) -> None:
-        """Take what has ended out of the table."""
+        """Remove an ended process from the table."""
         ...
 
 
 def act(backend: Backend, action: Run | Prolong | Stop | Kill | Forget) -> None:
-    """Do what an agent wants done with a process."""
+    """Carry out one action of the agent's rules."""
     match action:
         case Run():
             backend.run(action)

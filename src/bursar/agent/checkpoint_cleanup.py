@@ -1,9 +1,10 @@
-"""Removing what jobs have left that are over: their checkpoints, and nothing else.
+"""Removes the checkpoints of finished jobs.
 
-A folder goes if the pool says that its job is over, and has been for a while: nothing can become of
-a job that is over, so nothing that could still be gone on from is ever removed. What the pool does
-not know of, or does not answer for, stays. If checkpoints take more room than they may, those of
-jobs that are over go at once, the longest over first.
+A checkpoint folder is removed when the pool reports that its job finished long enough ago. A
+finished job never runs again, so no checkpoint that a job could resume from is removed. Folders of
+jobs that the pool does not know stay, and all stay while the pool does not answer. If checkpoints
+take more space than allowed, those of finished jobs are removed at once, the longest finished
+first.
 """
 
 import logging
@@ -14,115 +15,123 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from bursar.agent.transport import Owner, Unheard
+from bursar.agent.transport import CheckpointOwner, NoAnswer
 from bursar.wire.agents import OVER_MAX
 
 KEEP_S: Final = 86_400.0
-EVERY_S: Final = 600.0  # between two looks
-FIRST_S: Final = 10.0
-_GONE: Final = ".gone-"  # begins the names of folders that are being removed
+INTERVAL_S: Final = 600.0
+FIRST_DELAY_S: Final = 10.0
+_REMOVED_PREFIX: Final = ".gone-"  # names of folders that are being removed start with it
 
 _log = logging.getLogger("bursar.agent")
 
 
-class Bounds(NamedTuple):
-    """How long checkpoints stay, and how much room all of them may take."""
+class CheckpointLimits(NamedTuple):
+    """How long checkpoints are kept, and how much space all of them may take."""
 
     keep_s: float = KEEP_S  # after the end of the job
     bytes_max: int | None = None
 
 
-class Tidying:
-    """The checkpoints below a folder, by org and by job; several nodes may share it."""
+class CheckpointCleaner:
+    """Cleans one checkpoint folder, which has a folder per org and job; nodes may share it."""
 
     def __init__(
         self,
         checkpoints: Path,
-        over_for_s: Callable[[Sequence[Owner]], Mapping[Owner, float]],
-        bounds: Bounds,
+        finished_jobs: Callable[[Sequence[CheckpointOwner]], Mapping[CheckpointOwner, float]],
+        limits: CheckpointLimits,
     ) -> None:
-        """`over_for_s` says of jobs of this node that are over for how many seconds they are."""
+        """`finished_jobs` returns, for the finished ones among some jobs, the seconds since."""
         self._checkpoints = checkpoints
-        self._over_for_s = over_for_s
-        self._bounds = bounds
+        self._finished_jobs = finished_jobs
+        self._limits = limits
 
-    def run(self, stopped: threading.Event) -> None:
-        """Remove what is not needed, now and then, until told to stop."""
-        wait_s = FIRST_S
-        while not stopped.wait(wait_s):
-            wait_s = EVERY_S
+    def run(self, stop_event: threading.Event) -> None:
+        """Clean up at intervals until the event is set."""
+        wait_s = FIRST_DELAY_S
+        while not stop_event.wait(wait_s):
+            wait_s = INTERVAL_S
             try:
                 self.step()
-            except (Unheard, OSError) as error:
-                _log.debug("checkpoints stay for now: %s", error)
-            except Exception:  # a bug in there must not let the disk fill up
-                _log.exception("looking for old checkpoints broke")
+            except (NoAnswer, OSError) as error:
+                _log.debug("checkpoints are not cleaned up now: %s", error)
+            except Exception:  # after a bug the next turn still runs, or the disk would fill up
+                _log.exception("cleaning up checkpoints failed")
 
     def step(self) -> None:
-        """Ask which jobs are over, and remove the checkpoints that nobody needs any more."""
-        for half_gone in self._checkpoints.glob(f"*/{_GONE}*"):
-            shutil.rmtree(half_gone, ignore_errors=True)
-        found = dict(self._folders())
-        over: dict[Owner, float] = {}
-        owners = sorted(found)
+        """Ask the pool which jobs have finished, and remove checkpoints that are not needed."""
+        for unfinished in self._checkpoints.glob(f"*/{_REMOVED_PREFIX}*"):
+            shutil.rmtree(unfinished, ignore_errors=True)
+        folders = dict(self._job_folders())
+        finished_s: dict[CheckpointOwner, float] = {}
+        owners = sorted(folders)
         for start in range(0, len(owners), OVER_MAX):
-            over.update(self._over_for_s(owners[start : start + OVER_MAX]))
-        old = [one for one in over if one in found and over[one] >= self._bounds.keep_s]
-        for owner in sorted(old):
-            _remove(found.pop(owner))
-        self._make_room(found, over)
+            finished_s.update(self._finished_jobs(owners[start : start + OVER_MAX]))
+        expired = [
+            owner
+            for owner in finished_s
+            if owner in folders and finished_s[owner] >= self._limits.keep_s
+        ]
+        for owner in sorted(expired):
+            _remove_folder(folders.pop(owner))
+        self._shrink_to_limit(folders, finished_s)
 
-    def _folders(self) -> Iterator[tuple[Owner, Path]]:
-        """The folders of jobs; those whose names are hashes tell nobody whose they are."""
-        for org in _inside(self._checkpoints):
-            for job in _inside(org):
-                yield Owner(org.name, job.name), job
+    def _job_folders(self) -> Iterator[tuple[CheckpointOwner, Path]]:
+        """The folders of jobs by owner, without those named by a hash: their job is unknown."""
+        for org in _list_folders(self._checkpoints):
+            for job in _list_folders(org):
+                yield CheckpointOwner(org.name, job.name), job
 
-    def _make_room(self, found: Mapping[Owner, Path], over: Mapping[Owner, float]) -> None:
-        """Remove what is over, the longest first, until the rest is small enough."""
-        most = self._bounds.bytes_max
-        if most is None:
+    def _shrink_to_limit(
+        self, folders: Mapping[CheckpointOwner, Path], finished_s: Mapping[CheckpointOwner, float]
+    ) -> None:
+        """Remove folders of finished jobs, the longest finished first, until the rest fits."""
+        bytes_max = self._limits.bytes_max
+        if bytes_max is None:
             return
-        sizes = {owner: _size(folder) for owner, folder in found.items()}
+        sizes = {owner: _measure_folder(folder) for owner, folder in folders.items()}
         total = sum(sizes.values())
-        for owner in sorted(over.keys() & found.keys(), key=lambda one: (-over[one], one)):
-            if total <= most:
+        for owner in sorted(
+            finished_s.keys() & folders.keys(), key=lambda owner: (-finished_s[owner], owner)
+        ):
+            if total <= bytes_max:
                 return
-            _remove(found[owner])
+            _remove_folder(folders[owner])
             total -= sizes[owner]
-        if total > most:
-            _log.warning("checkpoints of jobs that are not over take %s bytes", total)
+        if total > bytes_max:
+            _log.warning("checkpoints of unfinished jobs take %s bytes", total)
 
 
-def _inside(folder: Path) -> list[Path]:
-    """Folders in a folder that are no links, and have names that are ids."""
+def _list_folders(folder: Path) -> list[Path]:
+    """The folders inside a folder that are not links and whose names are ids."""
     with os.scandir(folder) as entries:
         return [
-            Path(one.path)
-            for one in entries
-            if one.is_dir(follow_symlinks=False) and one.name[0] not in ".~"
+            Path(entry.path)
+            for entry in entries
+            if entry.is_dir(follow_symlinks=False) and entry.name[0] not in ".~"
         ]
 
 
-def _remove(folder: Path) -> None:
-    """Remove a folder; it is out of the way at once, and what is left of it goes the next time."""
-    aside = folder.with_name(_GONE + folder.name)
+def _remove_folder(folder: Path) -> None:
+    """Rename a folder out of the way, then delete it; the next turn deletes what is left."""
+    aside = folder.with_name(_REMOVED_PREFIX + folder.name)
     try:
         folder.rename(aside)
-    except OSError as error:  # another node that shares it was faster, or it cannot be done
-        _log.debug("%s stays: %s", folder, error)
+    except OSError as error:  # another node removed it first, or the rename is not possible
+        _log.debug("%s is not removed: %s", folder, error)
         return
     shutil.rmtree(aside, ignore_errors=True)
     _log.info("removed the checkpoints of %s", folder.name)
 
 
-def _size(folder: Path) -> int:
-    """What the files in a folder take on disk, in bytes."""
+def _measure_folder(folder: Path) -> int:
+    """The disk space of the files in a folder, in bytes."""
     total = 0
-    for place, _, names in os.walk(folder):
+    for parent, _, names in os.walk(folder):
         for name in names:
             try:
-                total += os.lstat(os.path.join(place, name)).st_blocks * 512
+                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
             except OSError:
-                continue  # it was removed meanwhile
+                continue  # removed meanwhile
     return total

@@ -1,12 +1,12 @@
 """The node's running time."""
 
-from bursar.agent.local.kernel import now
+from bursar.agent.local.kernel import boot_time_us
 from bursar.core.instant import Instant
 
 
 def running_time() -> Instant:
-    """Microseconds since the machine was started; they pass while it sleeps and are never put.
+    """Microseconds since the machine booted, time asleep included; this clock is never set.
 
-    The clock of the guards: an instant means the same to both.
+    The guards use the same clock, so agent and guard agree on instants.
     """
-    return now()
+    return boot_time_us()

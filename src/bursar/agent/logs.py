@@ -1,7 +1,7 @@
-"""Sending logs: in small parts, from where the pool says it has them to, until all is there.
+"""Sends logs to the pool in small parts, each from the offset up to which the pool has the log.
 
-Folders of what is forgotten are removed once their logs have been sent; the newest few are kept
-if the pool does not take them.
+The folder of a forgotten attempt is removed once its log is sent. While the pool takes no logs, the
+newest folders are kept.
 """
 
 import logging
@@ -11,25 +11,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from bursar.agent.local.files import loaded
-from bursar.agent.transport import Refused, Unheard
+from bursar.agent.local.files import load_json
+from bursar.agent.transport import LogRefused, NoAnswer
 from bursar.failpoints import failpoint
 from bursar.wire.agents import LOG_MAX, LogRequest
 
-EVERY_S: Final = 2.0
-SLOWEST_S: Final = 60.0
-PARTS_MAX: Final = 16  # of one log at a time: others want to be seen as well
-_OWN: Final = ("work", "tmp", "out")  # the folders of a process
+INTERVAL_S: Final = 2.0
+INTERVAL_MAX_S: Final = 60.0
+PARTS_MAX: Final = 16  # of one log per turn, so that one long log does not delay the others
+_PROCESS_FOLDERS: Final = ("work", "tmp", "out")
 ENDED_MAX: Final = 100  # folders that wait for their logs to be sent
 
 _log = logging.getLogger("bursar.agent")
 
 
-class Logs:
-    """The logs of a node."""
+class LogSender:
+    """Sends the logs of a node's processes."""
 
     def __init__(self, attempts: Path, ended: Path, send: Callable[[LogRequest], int]) -> None:
-        """`send` says up to where the pool has a log."""
+        """`send` returns the offset up to which the pool now has the log."""
         self._attempts = attempts
         self._ended = ended
         self._send = send
@@ -37,35 +37,35 @@ class Logs:
         self._progress: dict[int, int | None] = {}
         self._refused: set[int] = set()
 
-    def run(self, stopped: threading.Event) -> None:
-        """Send what there is until told to stop; if nobody takes it, ever more slowly."""
-        wait_s = EVERY_S
-        while not stopped.wait(wait_s):
+    def run(self, stop_event: threading.Event) -> None:
+        """Send at intervals until the event is set; the interval grows while sending fails."""
+        wait_s = INTERVAL_S
+        while not stop_event.wait(wait_s):
             try:
                 self.step()
-                wait_s = EVERY_S
-            except (Unheard, OSError) as error:
-                _log.debug("logs cannot be sent: %s", error)
-                wait_s = min(wait_s * 2, SLOWEST_S)
-            except Exception:  # a bug in there must not keep all logs from being sent
-                _log.exception("sending logs broke")
-                wait_s = min(wait_s * 2, SLOWEST_S)
+                wait_s = INTERVAL_S
+            except (NoAnswer, OSError) as error:
+                _log.debug("logs cannot be sent now: %s", error)
+                wait_s = min(wait_s * 2, INTERVAL_MAX_S)
+            except Exception:  # after a bug the next turn still runs
+                _log.exception("sending logs failed")
+                wait_s = min(wait_s * 2, INTERVAL_MAX_S)
 
     def step(self) -> None:
-        """Send the new parts of all logs, and remove what is done with."""
+        """Send the new parts of all logs, and remove folders that are no longer needed."""
         try:
-            for folder in (*_folders(self._ended), *_folders(self._attempts)):
-                self._ship(folder)
+            for folder in (*_list_attempts(self._ended), *_list_attempts(self._attempts)):
+                self._send_new_parts(folder)
         finally:
-            self._clear_away()
+            self._remove_sent()
 
-    def _ship(self, folder: Path) -> None:
+    def _send_new_parts(self, folder: Path) -> None:
         fence = int(folder.name)
         for _ in range(PARTS_MAX):
             offset = self._offsets.get(fence, 0)
-            end = loaded(str(folder / "exit.json"))
-            data = _part(folder / "log", offset, ended=end is not None)
-            progress = (end or loaded(str(folder / "notes.json")) or {}).get("progress_ppm")
+            end = load_json(str(folder / "exit.json"))
+            data = _read_part(folder / "log", offset, ended=end is not None)
+            progress = (end or load_json(str(folder / "notes.json")) or {}).get("progress_ppm")
             if fence in self._refused or (not data and progress == self._progress.get(fence)):
                 return
             text = data.decode(errors="replace").replace("\0", "\ufffd")
@@ -79,21 +79,21 @@ class Logs:
                         progress_ppm=progress,
                     )
                 )
-            except Refused as error:
-                _log.warning("the log of %s is not taken: %s", fence, error)
+            except LogRefused as error:
+                _log.warning("the pool refused the log of fence %s: %s", fence, error)
                 self._refused.add(fence)
                 return
             failpoint("agent.log_sent")
             self._progress[fence] = progress
             if data and self._offsets[fence] <= offset:
-                self._refused.add(fence)  # it has all that it wants
+                self._refused.add(fence)  # the pool keeps no more of it
 
-    def _clear_away(self) -> None:
-        """Remove what has ended and whose log is sent, and the oldest if there are too many."""
-        folders = _folders(self._ended)
+    def _remove_sent(self) -> None:
+        """Remove ended attempts whose log is sent, and the oldest if there are too many."""
+        folders = _list_attempts(self._ended)
         for folder in folders:
-            for own in _OWN:  # nobody reads them any more, and they may be large
-                shutil.rmtree(folder / own, ignore_errors=True)
+            for name in _PROCESS_FOLDERS:  # no longer used, and possibly large
+                shutil.rmtree(folder / name, ignore_errors=True)
             fence, log = int(folder.name), folder / "log"
             size = log.stat().st_size if log.exists() else 0
             sent = fence in self._refused or self._offsets.get(fence, 0) >= size
@@ -104,31 +104,32 @@ class Logs:
                 self._refused.discard(fence)
 
 
-def _folders(parent: Path) -> list[Path]:
+def _list_attempts(parent: Path) -> list[Path]:
     """The folders of attempts, by fence."""
     return sorted(
-        (one for one in parent.iterdir() if one.name.isdecimal()), key=lambda one: int(one.name)
+        (path for path in parent.iterdir() if path.name.isdecimal()),
+        key=lambda path: int(path.name),
     )
 
 
-def _part(log: Path, offset: int, *, ended: bool) -> bytes:
-    """The next bytes of a log, without half a character at their end if the rest may come."""
+def _read_part(log: Path, offset: int, *, ended: bool) -> bytes:
+    """The next bytes of a log, up to a whole character while the process may still print."""
     try:
         with log.open("rb") as file:
             file.seek(offset)
             data = file.read(LOG_MAX)
     except FileNotFoundError:
         return b""
-    return whole_characters(data) or (data if ended else b"")
+    return drop_partial_character(data) or (data if ended else b"")
 
 
-def whole_characters(data: bytes) -> bytes:
-    """Bytes without a last character that is not all there yet."""
+def drop_partial_character(data: bytes) -> bytes:
+    """Drop an incomplete UTF-8 character at the end of the bytes."""
     for back in range(1, min(4, len(data) + 1)):
         first = data[-back]
         if first >= 0b1100_0000:
-            needs = 2 + (first >= 0b1110_0000) + (first >= 0b1111_0000)
-            return data[:-back] if needs > back else data
+            length = 2 + (first >= 0b1110_0000) + (first >= 0b1111_0000)
+            return data[:-back] if length > back else data
         if first < 0b1000_0000:
             break
     return data

@@ -1,9 +1,9 @@
-"""The agent's loop: report, follow the answer, report again.
+"""The agent's loop: report to the pool, carry out its answer, report again.
 
-A report goes out every five seconds, and at once when a process has begun or ended. Its answer may
-be held back by the pool until there is news, so that a new lease is heard of at once; a later
-report does not wait for it. If nobody answers, reports go on: what runs is ended by its guard when
-its time is over, and by nobody earlier.
+The agent reports every five seconds, and at once when a process started or ended. The pool may hold
+an answer back until there is news (a long poll), so a new lease arrives at once. Later reports do
+not wait for that answer. While the pool does not answer, reports continue, and processes run until
+their guards end them.
 """
 
 import logging
@@ -15,8 +15,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from bursar.agent.backend import Backend, act
 from bursar.agent.clock import running_time
-from bursar.agent.state_dir import Disk
-from bursar.agent.transport import Transport, Unheard
+from bursar.agent.state_dir import StateDir
+from bursar.agent.transport import NoAnswer, Transport
 from bursar.core.dispatch.agent import REPORT_EVERY, Agent, Process, Remember, hear, report
 from bursar.core.dispatch.reports import LeaseOrders, NodeReport
 from bursar.core.ids import NodeId
@@ -24,171 +24,173 @@ from bursar.core.instant import MILLISECOND, SECOND
 from bursar.core.value import replace
 from bursar.failpoints import failpoint
 
-LOOK_EVERY_S: Final = 0.2
+POLL_INTERVAL_S: Final = 0.2
 IN_FLIGHT_MAX: Final = 8
-WAITING_MAX: Final = 2  # of these, that the pool may hold back
-BACKOFF_FIRST: Final = SECOND // 2
-UNWANTED_MAX: Final = 3  # reports in a row that the pool had no answer to
-RESULTS_MAX: Final = 512 * 1024  # bytes of results in one report; the rest comes with the next
+LONG_POLLS_MAX: Final = 2  # of the reports in flight, how many the pool may answer late
+BACKOFF_FIRST_US: Final = SECOND // 2
+IGNORED_MAX: Final = 3  # reports in a row
+RESULTS_BYTES_MAX: Final = 512 * 1024  # of all results in one report; the others follow in the next
 
 _log = logging.getLogger("bursar.agent")
-_Answer: TypeAlias = LeaseOrders | Unheard | None
+_Answer: TypeAlias = LeaseOrders | NoAnswer | None
 
 
-class _Sent(NamedTuple):
-    """A report that is on its way."""
+class _SentReport(NamedTuple):
+    """A report whose answer has not arrived."""
 
     n: int
-    waits: bool  # the pool may hold its answer back
+    may_wait: bool  # the pool may hold the answer back until there is news
 
 
-class Running:
-    """One start of a node's agent."""
+class AgentLoop:
+    """One run of a node's agent, from start to stop."""
 
     def __init__(
         self,
         node: NodeId,
-        disk: Disk,
+        state_dir: StateDir,
         backend: Backend,
         transport: Transport,
         *,
-        every: int = REPORT_EVERY,
-        chance: Callable[[], float] = random.random,
+        interval_us: int = REPORT_EVERY,
+        random_fraction: Callable[[], float] = random.random,
     ) -> None:
-        """`every` is between two reports, in microseconds; `chance` draws from [0, 1)."""
-        self._disk = disk
+        """`interval_us` separates two reports; `random_fraction` draws from [0, 1) for back-off."""
+        self._state_dir = state_dir
         self._backend = backend
         self._transport = transport
-        self._every = every
-        self._chance = chance
-        self._agent = Agent(node=node, boot=disk.begin(), fence=disk.fence)
-        self._answers: queue.SimpleQueue[tuple[_Sent, _Answer]] = queue.SimpleQueue()
+        self._interval_us = interval_us
+        self._random_fraction = random_fraction
+        self._agent = Agent(node=node, boot=state_dir.count_start(), fence=state_dir.fence)
+        self._answers: queue.SimpleQueue[tuple[_SentReport, _Answer]] = queue.SimpleQueue()
         self._in_flight = 0
-        self._waiting = 0  # of these
-        self._next_at = 0
+        self._long_polls = 0  # of those in flight
+        self._next_report_at = 0
         self._failures = 0  # in a row
-        self._unwanted = 0  # in a row
-        self._told: frozenset[object] = frozenset()
+        self._ignored = 0  # in a row
+        self._reported_state: frozenset[object] = frozenset()
 
-    def run(self, stopped: threading.Event) -> None:
-        """Look after the node until told to stop; what runs goes on."""
-        for fence, one in sorted(self._backend.table().items()):
-            _log.info("found %s, %s", fence, one.exit or "running")
-        while not stopped.is_set():
+    def run(self, stop_event: threading.Event) -> None:
+        """Report and act until the event is set. Running processes continue after that."""
+        for fence, process in sorted(self._backend.table().items()):
+            _log.info("took over the process of fence %s: %s", fence, process.exit or "running")
+        while not stop_event.is_set():
             self.step()
 
     def step(self) -> None:
-        """Report if it is time, and follow an answer if one comes meanwhile."""
+        """Report if it is time; wait briefly for an answer and carry it out."""
         table = self._backend.table()
         if self._is_due(table):
-            self._report(table)
+            self._send_report(table)
         try:
-            sent, answer = self._answers.get(timeout=LOOK_EVERY_S)
+            sent, answer = self._answers.get(timeout=POLL_INTERVAL_S)
         except queue.Empty:
             return
-        self._hear(sent, answer)
+        self._handle_answer(sent, answer)
 
     # Reports
 
     def _is_due(self, table: dict[int, Process]) -> bool:
         if self._in_flight >= IN_FLIGHT_MAX:
             return False
-        news = not self._failures and _state(table) != self._told
-        return news or running_time() >= self._next_at
+        has_news = not self._failures and _state_of(table) != self._reported_state
+        return has_news or running_time() >= self._next_report_at
 
-    def _report(self, table: dict[int, Process]) -> None:
+    def _send_report(self, table: dict[int, Process]) -> None:
         now = running_time()
-        told = report(self._agent, affordable(table), now)
-        # Not while nobody answers, nor if others are held back already: this one has news.
-        waits = not self._failures and self._waiting < WAITING_MAX
-        self._next_at = now + self._every
-        self._told = _state(table)
+        node_report = report(self._agent, limit_results(table), now)
+        # No long poll while the pool does not answer, nor beside enough others.
+        may_wait = not self._failures and self._long_polls < LONG_POLLS_MAX
+        self._next_report_at = now + self._interval_us
+        self._reported_state = _state_of(table)
         self._in_flight += 1
-        self._waiting += waits
-        sent = _Sent(told.n, waits)
-        threading.Thread(target=self._exchange, args=(told, sent), daemon=True).start()
+        self._long_polls += may_wait
+        sent = _SentReport(node_report.n, may_wait)
+        threading.Thread(target=self._exchange, args=(node_report, sent), daemon=True).start()
 
-    def _exchange(self, told: NodeReport, sent: _Sent) -> None:
-        """In a thread of its own: it may take long, or for ever."""
-        wait_ms = self._every // MILLISECOND if sent.waits else 0
+    def _exchange(self, node_report: NodeReport, sent: _SentReport) -> None:
+        """Send a report and queue the answer. Runs in its own thread, since it may block."""
+        wait_ms = self._interval_us // MILLISECOND if sent.may_wait else 0
         try:
             failpoint("agent.before_report")
-            answer: _Answer = self._transport.exchange(told, wait_ms)
-        except Unheard as error:
+            answer: _Answer = self._transport.exchange(node_report, wait_ms)
+        except NoAnswer as error:
             answer = error
-        except Exception as error:  # a bug in there must not make the node silent
-            _log.exception("a report broke")
-            answer = Unheard(str(error))
+        except Exception as error:  # after a bug the node still reports
+            _log.exception("sending a report failed")
+            answer = NoAnswer(str(error))
         self._answers.put((sent, answer))
 
     # Answers
 
-    def _hear(self, sent: _Sent, answer: _Answer) -> None:
+    def _handle_answer(self, sent: _SentReport, answer: _Answer) -> None:
         self._in_flight -= 1
-        self._waiting -= sent.waits
-        if isinstance(answer, Unheard):
+        self._long_polls -= sent.may_wait
+        if isinstance(answer, NoAnswer):
             self._back_off(answer)
             return
         if self._failures:
             _log.info("the pool answers again")
         self._failures = 0
         if answer is not None:
-            self._unwanted = 0
-            self._follow(answer)
-        elif sent.n == self._agent.n:  # and no later one can be why
-            self._not_wanted()
+            self._ignored = 0
+            self._carry_out(answer)
+        elif sent.n == self._agent.n:  # no later report explains the missing answer
+            self._count_ignored()
 
-    def _not_wanted(self) -> None:
-        self._unwanted += 1
-        if self._unwanted == UNWANTED_MAX:
+    def _count_ignored(self) -> None:
+        self._ignored += 1
+        if self._ignored == IGNORED_MAX:
             _log.error(
-                "the pool takes no report of %s: it is not registered, or was heard of with a"
-                " higher count. Was its disk replaced? Then give it another name",
+                "the pool ignores the reports of %s: the node is not registered, or the pool has"
+                " reports of a later start. If its disk was replaced, give the node another name",
                 self._agent.node,
             )
 
-    def _back_off(self, why: Unheard) -> None:
-        """Try again soon, then ever more slowly, but not more slowly than leases need."""
+    def _back_off(self, error: NoAnswer) -> None:
+        """Schedule the next report: soon at first, then later, at most one interval away."""
         self._failures += 1
         if self._failures == 1:
-            _log.warning("the pool does not answer: %s", why)
-        span = min(BACKOFF_FIRST << min(self._failures - 1, 10), self._every)
-        span = int(span * (1 + self._chance()) / 2)
-        self._next_at = min(self._next_at, running_time() + span)
+            _log.warning("no answer from the pool: %s", error)
+        span = min(BACKOFF_FIRST_US << min(self._failures - 1, 10), self._interval_us)
+        span = int(span * (1 + self._random_fraction()) / 2)
+        self._next_report_at = min(self._next_report_at, running_time() + span)
 
-    def _follow(self, orders: LeaseOrders) -> None:
-        """Do what an answer asks for; what cannot be done is asked for again."""
+    def _carry_out(self, orders: LeaseOrders) -> None:
+        """Carry out the orders of an answer. The pool repeats an order that failed."""
         failpoint("agent.answered")
         now = running_time()
         for action in hear(self._agent, orders, self._backend.table(), now):
             _log.debug("%s", action)
             try:
                 if isinstance(action, Remember):
-                    self._disk.remember(action.fence)
+                    self._state_dir.remember_fence(action.fence)
                     failpoint("agent.remembered")
                 else:
                     act(self._backend, action)
             except OSError:
-                _log.exception("%s could not be done", type(action).__name__)
+                _log.exception("the action %s failed", type(action).__name__)
                 if isinstance(action, Remember):
-                    return  # nothing is started that is not on disk
+                    return  # nothing is started before its fence is on disk
 
 
-def _state(table: dict[int, Process]) -> frozenset[object]:
-    """What is worth a report of its own: who has begun, who has ended."""
-    return frozenset((one.fence, one.run_ms > 0, one.exit) for one in table.values())
+def _state_of(table: dict[int, Process]) -> frozenset[object]:
+    """The part of the table whose change is reported at once: starts and ends."""
+    return frozenset(
+        (process.fence, process.run_ms > 0, process.exit) for process in table.values()
+    )
 
 
-def affordable(table: dict[int, Process]) -> dict[int, Process]:
+def limit_results(table: dict[int, Process]) -> dict[int, Process]:
     """The table with no more results than a report can carry.
 
-    Whose result does not fit seems to run for a little longer, without using any time.
+    A process whose result does not fit is reported as running, with its final run time.
     """
-    left, told = RESULTS_MAX, {}
+    bytes_left, limited = RESULTS_BYTES_MAX, {}
     for fence in sorted(table):
-        one = table[fence]
-        left -= len((one.result or "").encode())
-        if left < 0 and one.exit is not None and one.result:
-            one = replace(one, exit=None, exit_code=None, result=None)
-        told[fence] = one
-    return told
+        process = table[fence]
+        bytes_left -= len((process.result or "").encode())
+        if bytes_left < 0 and process.exit is not None and process.result:
+            process = replace(process, exit=None, exit_code=None, result=None)
+        limited[fence] = process
+    return limited

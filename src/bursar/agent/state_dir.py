@@ -1,7 +1,7 @@
-"""What a node must remember: who it is, how often its agent was started, the largest fence.
+"""The state folder of a node: its name and pool, the number of agent starts, the largest fence.
 
-All of it is on disk before anything is done that relies on it. The folder is locked while an agent
-runs: a node never has two.
+Each value is on disk before the agent acts on it. The folder is locked while an agent runs, so a
+node never has two agents.
 """
 
 import fcntl
@@ -9,19 +9,19 @@ import os
 from pathlib import Path
 from typing import Any, Final, Self
 
-from bursar.agent.local.files import loaded, write
+from bursar.agent.local.files import load_json, write_json
 from bursar.core.ids import NodeId
 
 _FILE: Final = "node.json"
 _LOCK: Final = "lock"
 
 
-class Occupied(Exception):
-    """The folder is another's: of an agent that runs, or of another node."""
+class StateDirInUse(Exception):
+    """The folder is in use by a running agent, or belongs to another node."""
 
 
-class Disk:
-    """A node's memory, in a folder that only one agent has at a time."""
+class StateDir:
+    """A node's state, in a folder that one agent at a time uses."""
 
     def __init__(self, folder: Path, pool: str, node: NodeId) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -29,25 +29,27 @@ class Disk:
         self._lock = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._found = self._known(pool, node)
+            self._node = self._load_node(pool, node)
         except BlockingIOError:
             os.close(self._lock)
-            raise Occupied(f"another agent works in {folder}") from None
-        except Occupied:
+            raise StateDirInUse(f"another agent uses {folder}") from None
+        except StateDirInUse:
             os.close(self._lock)
             raise
 
-    def _known(self, pool: str, node: NodeId) -> dict[str, Any]:
+    def _load_node(self, pool: str, node: NodeId) -> dict[str, Any]:
         path = self.folder / _FILE
-        mine = {"pool": pool, "node": node}
-        found = loaded(str(path))
-        if found is None and path.exists():
-            raise Occupied(f"{path} cannot be read: give the node another name and folder")
-        if found is None:
-            return {**mine, "boots": 0, "fence": 0}
-        if {name: found[name] for name in mine} != mine:
-            raise Occupied(f"{self.folder} is of node {found['node']} in pool {found['pool']}")
-        return dict(found)
+        identity = {"pool": pool, "node": node}
+        node_file = load_json(str(path))
+        if node_file is None and path.exists():
+            raise StateDirInUse(f"{path} is damaged: give the node another name and folder")
+        if node_file is None:
+            return {**identity, "boots": 0, "fence": 0}
+        if {name: node_file[name] for name in identity} != identity:
+            raise StateDirInUse(
+                f"{self.folder} belongs to node {node_file['node']} in pool {node_file['pool']}"
+            )
+        return dict(node_file)
 
     def __enter__(self) -> Self:
         return self
@@ -57,19 +59,19 @@ class Disk:
 
     @property
     def fence(self) -> int:
-        """The largest fence that was ever to be started here."""
-        return int(self._found["fence"])
+        """The largest fence that this node ever accepted for a start."""
+        return int(self._node["fence"])
 
-    def begin(self) -> int:
-        """Count this start of the agent; the how-manyth it is."""
-        self._keep(boots=self._found["boots"] + 1)
-        return int(self._found["boots"])
+    def count_start(self) -> int:
+        """Count this start of the agent and return the count."""
+        self._save(boots=self._node["boots"] + 1)
+        return int(self._node["boots"])
 
-    def remember(self, fence: int) -> None:
-        """Keep a fence that is about to be started."""
-        self._keep(fence=max(fence, self.fence))
+    def remember_fence(self, fence: int) -> None:
+        """Save the fence of a process that is about to be started."""
+        self._save(fence=max(fence, self.fence))
 
-    def _keep(self, **changes: int) -> None:
-        found = {**self._found, **changes}
-        write(str(self.folder / _FILE), found, surely=True)
-        self._found = found
+    def _save(self, **changes: int) -> None:
+        changed = {**self._node, **changes}
+        write_json(str(self.folder / _FILE), changed, durable=True)
+        self._node = changed

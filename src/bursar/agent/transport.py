@@ -1,4 +1,4 @@
-"""How an agent talks to its pool: its reports and their answers, its registration, its logs."""
+"""The agent's HTTP calls to its pool: registration, reports, logs, finished jobs."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
@@ -20,82 +20,91 @@ from bursar.wire.agents import (
 )
 from bursar.wire.strict_json import parse_json
 
-ANSWER_S: Final = 5.0  # beyond what the pool was asked to wait
+ANSWER_TIMEOUT_S: Final = 5.0  # in addition to the time that the pool may hold an answer back
 
 
-class Unheard(Exception):
-    """Nobody answered, or not as it must be; whether the report was heard is not known."""
+class NoAnswer(Exception):
+    """No answer, or an invalid one. Whether the pool received the request is unknown."""
 
 
-class Owner(NamedTuple):
-    """Whose something is: a job, and its org."""
+class CheckpointOwner(NamedTuple):
+    """The job that a checkpoint folder belongs to, and its org."""
 
     org: str
     job: str
 
 
-class Refused(Exception):
-    """The pool does not want it, and will not want it later either."""
+class LogRefused(Exception):
+    """The pool refused a log; a retry would be refused too."""
 
 
 class Transport(Protocol):
-    """A way to the pool."""
+    """Exchanges reports with the pool."""
 
-    def exchange(self, told: NodeReport, wait_ms: int) -> LeaseOrders | None:
-        """Send a report and wait for its answer, which may take so long if there is no news; None
-        if the pool has heard a later one. Raises `Unheard`."""
+    def exchange(self, report: NodeReport, wait_ms: int) -> LeaseOrders | None:
+        """Send a report and return the answer, for which the pool may wait up to `wait_ms`.
+
+        Returns None if the pool already has a later report. Raises `NoAnswer`.
+        """
         ...
 
 
-class Http:
-    """The way over the HTTP interface; may be used by several threads."""
+class HttpTransport:
+    """Reaches the pool over the HTTP API. Safe for several threads."""
 
     def __init__(self, url: str, key: str, pool: str, node: NodeId, wait_ms_max: int) -> None:
         self._node = node
         self._path = f"/v1/pools/{quote(pool, safe='')}/nodes/{quote(node, safe='')}"
-        answer_s = ANSWER_S + wait_ms_max / 1_000
-        # What was not heard is said anew, with what is known by then.
+        answer_s = ANSWER_TIMEOUT_S + wait_ms_max / 1_000
+        # No retries: the agent's next report has newer figures.
         self._client = Client(url, key, tries=1, answer_s=answer_s)
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._client.close()
 
-    def register(self, ask: NodeRequest) -> None:
-        """Tell the pool what this node is. Raises `Problem`."""
-        self._client.put(self._path, written(ask))
+    def register(self, request: NodeRequest) -> None:
+        """Register this node with its hardware. Raises `Problem`."""
+        self._client.put(self._path, written(request))
 
-    def exchange(self, told: NodeReport, wait_ms: int) -> LeaseOrders | None:
-        """Report, and be answered."""
-        body = written(ReportRequest.from_core(told))
+    def exchange(self, report: NodeReport, wait_ms: int) -> LeaseOrders | None:
+        """Send a report and return the pool's answer."""
+        body = written(ReportRequest.from_core(report))
         try:
             params = {"wait_ms": wait_ms}
             answer = self._client.post(f"{self._path}/reports", body, params=params)
             return orders_of(answer.text, self._node)
         except (Problem, ValueError) as error:
-            raise Unheard(str(error)) from error
+            raise NoAnswer(str(error)) from error
 
-    def send_log(self, ask: LogRequest) -> int:
-        """Send a part of a log; up to where the pool has it. Raises `Unheard` or `Refused`."""
+    def send_log(self, request: LogRequest) -> int:
+        """Send a part of a log; return the offset up to which the pool has it.
+
+        Raises `NoAnswer` or `LogRefused`.
+        """
         try:
-            answer = self._client.post(f"{self._path}/logs", written(ask))
+            answer = self._client.post(f"{self._path}/logs", written(request))
             return LogResponse.model_validate(parse_json(answer.text.encode())).offset
         except Problem as error:
             if error.status in (400, 404, 409, 410, 413, 422):
-                raise Refused(str(error)) from error
-            raise Unheard(str(error)) from error
+                raise LogRefused(str(error)) from error
+            raise NoAnswer(str(error)) from error
         except ValueError as error:
-            raise Unheard(str(error)) from error
+            raise NoAnswer(str(error)) from error
 
-    def over_for_s(self, owners: Sequence[Owner]) -> dict[Owner, float]:
-        """Which jobs are over, of those that this node has had, and for how many seconds.
+    def load_finished_jobs(self, owners: Sequence[CheckpointOwner]) -> dict[CheckpointOwner, float]:
+        """The finished ones among jobs that ran on this node, and the seconds since they finished.
 
-        Raises `Unheard`.
+        Raises `NoAnswer`.
         """
-        asked = FinishedJobsRequest(jobs=[JobRef(org=one.org, job=one.job) for one in owners])
+        request = FinishedJobsRequest(
+            jobs=[JobRef(org=owner.org, job=owner.job) for owner in owners]
+        )
         try:
-            answer = self._client.post(f"{self._path}/finished", written(asked))
-            told = FinishedJobsResponse.model_validate(parse_json(answer.text.encode()))
+            answer = self._client.post(f"{self._path}/finished", written(request))
+            response = FinishedJobsResponse.model_validate(parse_json(answer.text.encode()))
         except (Problem, ValueError) as error:
-            raise Unheard(str(error)) from error
-        return {Owner(one.org, one.job): one.finished_ms_ago / 1_000 for one in told.jobs}
+            raise NoAnswer(str(error)) from error
+        return {
+            CheckpointOwner(job.org, job.job): job.finished_ms_ago / 1_000 for job in response.jobs
+        }

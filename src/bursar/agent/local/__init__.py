@@ -1,1 +1,1 @@
-"""Processes of this machine, each under a guard of its own."""
+"""The backend for processes of this machine: each has a guard process."""

@@ -1,4 +1,4 @@
-"""What a process finds when it starts: its folders, its GPUs, and who it is."""
+"""The environment variables and the checkpoint folder of a process."""
 
 import hashlib
 import os
@@ -10,23 +10,28 @@ from typing import Final
 from bursar.core.dispatch.attempt_end import GRACE_MS
 from bursar.core.dispatch.reports import LeaseOrder
 
-# What of the agent's own environment a process gets. Nothing else: there may be keys in it.
-PASSED: Final = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ")
-_PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
+# A process inherits only these variables of the agent: others may contain keys.
+INHERITED_VARIABLES: Final = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ")
+_PLAIN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 
 
-def environment(
-    order: LeaseOrder, folder: Path, checkpoints: Path, own: Mapping[str, str] = os.environ
+def build_environment(
+    order: LeaseOrder,
+    folder: Path,
+    checkpoints: Path,
+    agent_environment: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
-    """The variables of a process; what the job says comes before the rest, and after who it is."""
-    usual = {name: own[name] for name in PASSED if name in own}
+    """The variables of a process. Those of the job override inherited ones, not BURSAR_ ones."""
+    inherited = {
+        name: agent_environment[name] for name in INHERITED_VARIABLES if name in agent_environment
+    }
     return {
         "PATH": os.defpath,
-        **usual,
+        **inherited,
         "HOME": str(folder / "work"),
         "TMPDIR": str(folder / "tmp"),
         **dict(order.program.env),
-        # As NVML counts them, so that a number means the same GPU to everybody.
+        # The order in which NVML numbers GPUs, so that a number means the same GPU everywhere.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, order.piece.gpus)),
         "BURSAR_ORG_ID": order.org,
@@ -47,13 +52,13 @@ def environment(
     }
 
 
-def checkpoints_of(root: Path, order: LeaseOrder) -> Path:
-    """The folder of a job's checkpoints: the same for all its attempts."""
-    return root / named(order.org) / named(order.job)
+def checkpoint_folder(root: Path, order: LeaseOrder) -> Path:
+    """The folder of a job's checkpoints, which all its attempts share."""
+    return root / folder_name(order.org) / folder_name(order.job)
 
 
-def named(id: str) -> str:
-    """An id as a name of a folder: as it is if it is plain, else a hash that leads nowhere else."""
-    if _PLAIN.fullmatch(id):
+def folder_name(id: str) -> str:
+    """An id as a folder name: unchanged if it is a plain word, else a hash of it."""
+    if _PLAIN_ID.fullmatch(id):
         return id
     return "~" + hashlib.sha256(id.encode()).hexdigest()[:40]

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and files of processes, which nobody trusts."""
+"""Atomic JSON files, and careful reading of files that a job's process wrote."""
 
 import json
 import os
@@ -6,19 +6,19 @@ import stat
 from typing import Any
 
 
-def write(path: str, told: Any, *, surely: bool = False) -> None:
-    """Put a file in place, whole or not at all; `surely` once it is on disk.
+def write_json(path: str, content: Any, *, durable: bool = False) -> None:
+    """Write a JSON file atomically; with `durable`, return once it is on disk.
 
-    Nobody else can read it: what a job was given may be secret.
+    Only the agent's user can read the file, since a job's variables may be secret.
     """
-    aside = f"{path}.new"
-    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(told, file)
-        if surely:
+    temporary = f"{path}.new"
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(content, file)
+        if durable:
             file.flush()
             os.fsync(file.fileno())
-    os.replace(aside, path)
-    if surely:
+    os.replace(temporary, path)
+    if durable:
         folder = os.open(os.path.dirname(path), os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -26,8 +26,8 @@ def write(path: str, told: Any, *, surely: bool = False) -> None:
             os.close(folder)
 
 
-def loaded(path: str) -> Any:
-    """What a file says; None if it is not there, or is no JSON."""
+def load_json(path: str) -> Any:
+    """The content of a JSON file; None if the file is missing or invalid."""
     try:
         with open(path) as file:
             return json.load(file)
@@ -35,21 +35,21 @@ def loaded(path: str) -> Any:
         return None
 
 
-def small_text(path: str, most: int) -> str | None:
-    """What a process has written, if it is a plain file of at most so many bytes.
+def read_small_file(path: str, bytes_max: int) -> str | None:
+    """The text of a regular file of at most `bytes_max` bytes; else None.
 
-    A link is not followed: it could lead to what the process itself may not read.
+    Links are not followed: a job could point one at a file that only the agent may read.
     """
     try:
-        found = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
     try:
-        if not stat.S_ISREG(os.fstat(found).st_mode):
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
-        text = b""
-        while len(text) <= most and (more := os.read(found, most + 1 - len(text))):
-            text += more
+        data = b""
+        while len(data) <= bytes_max and (chunk := os.read(descriptor, bytes_max + 1 - len(data))):
+            data += chunk
     finally:
-        os.close(found)
-    return text.decode(errors="replace") if len(text) <= most else None
+        os.close(descriptor)
+    return data.decode(errors="replace") if len(data) <= bytes_max else None

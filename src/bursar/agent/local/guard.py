@@ -1,25 +1,25 @@
-"""The guard of one process: it starts it, watches it, and ends it in time, whatever its agent does.
+"""The guard: a small program that starts one process, watches it, and ends it in time.
 
-It is a program of its own, which imports the standard library and three small modules of ours, so
-that it starts quickly, needs little and outlives its agent. All it is told is in its folder:
+Each process has its own guard. It imports the standard library and three small modules of ours, so
+it starts quickly, needs little memory, and outlives the agent. It reads its orders from its folder:
 
-    order.json    what to run, with what, and until when; written once, before it starts
-    asked.json    what its agent wants since then: a later end, a stop, or the end at once
-    wake          a pipe for the same, a line each time: it works though the disk is full
+    order.json    what to run, with which settings, and until when; written once, before the start
+    request.json  the agent's later requests: a later end, a stop, or a kill
+    wake          a pipe for the same requests, one per line; it works even if the disk is full
 
-and so is all it tells:
+and writes its results there:
 
-    lock          held while it lives
-    started.json  when the process began
-    notes.json    how far it is, now and then
-    log           what it printed, up to a bound
-    exit.json     how it ended; on disk before anybody hears of it
+    lock          held while the guard lives
+    started.json  when the process started
+    notes.json    run time, progress, last checkpoint and memory, at intervals
+    log           what the process printed, up to a limit
+    exit.json     how the process ended; on disk before the agent reports it
 
-Instants are microseconds of CLOCK_BOOTTIME, which goes on while a machine sleeps and is never put.
+Instants are microseconds of CLOCK_BOOTTIME, which includes time asleep and is never set.
 
-Whatever the process starts becomes the guard's when its parent ends (a subreaper's right), so
-nothing gets away by forking twice. If the guard itself is killed, the kernel kills the process it
-has started; what that had started goes on until an agent looks: that is what a cgroup helps with.
+The guard is a subreaper: it adopts every descendant whose parent ends, so a process cannot escape
+by forking twice. If the guard itself is killed, the kernel kills the process that it started.
+Descendants of that process run until an agent ends them, by their cgroup or their environment.
 """
 
 import json
@@ -31,90 +31,90 @@ import time
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
-from bursar.agent.local.files import loaded, small_text, write
+from bursar.agent.local.files import load_json, read_small_file, write_json
 from bursar.agent.local.kernel import (
     MIB,
     PR_SET_CHILD_SUBREAPER,
     PR_SET_NO_NEW_PRIVS,
     PR_SET_PDEATHSIG,
     Cgroup,
-    catches,
-    children,
-    descendants,
-    memory_of,
-    now,
-    prctl,
-    send,
+    boot_time_us,
+    has_handler,
+    list_children,
+    list_descendants,
+    measure_memory,
+    send_signal,
+    set_process_option,
 )
 from bursar.failpoints import failpoint
 
-TICK_US: Final = 500_000  # how often it looks around by itself
-NOTE_EVERY_US: Final = 5_000_000
-GIVE_UP_US: Final = 10_000_000  # writing how it ended: the disk may be full
-RESULT_MAX: Final = 64 * 1024  # bytes
-PROGRESS_MAX: Final = 4 * 1024  # bytes
-READS_MAX: Final = 16  # at once, of 64 KiB: who prints without end is not listened to without end
+POLL_INTERVAL_US: Final = 500_000
+NOTES_INTERVAL_US: Final = 5_000_000
+WRITE_TIMEOUT_US: Final = 10_000_000  # for writing exit.json, while the disk may be full
+RESULT_BYTES_MAX: Final = 64 * 1024
+PROGRESS_BYTES_MAX: Final = 4 * 1024
+READS_MAX: Final = 16  # of 64 KiB per turn, so that endless output does not stop the watch
 PPM: Final = 1_000_000
-CANNOT_RUN: Final = 127  # as shells say it
-BY_SIGNAL: Final = 128  # and the signal's number
-KILLED_FIRST: Final = "500"  # of all that is here, if memory runs out
-KILLED_LAST: Final = "-500"
-NICER: Final = -10  # than its process: who has to act in time must get a processor
+EXIT_CANNOT_RUN: Final = 127  # as in shells
+EXIT_BY_SIGNAL: Final = 128  # plus the signal's number
+OOM_SCORE_JOB: Final = "500"  # if memory runs out, the kernel kills jobs first and guards last
+OOM_SCORE_GUARD: Final = "-500"
+NICENESS_CHANGE: Final = -10  # relative to the job, because the guard must act in time
 
-# Why it was ended, if not by itself.
-TIME: Final = "its time was over"
-NO_RIGHT: Final = "it had no right to run any more"
-MEMORY: Final = "it used more memory than it may"
+# Reasons for which the guard ends a process; the job's log has them.
+LEASE_EXPIRED: Final = "its time was up"
+LEASE_LOST: Final = "its lease was withdrawn"
+OUT_OF_MEMORY: Final = "it used too much memory"
 
 
-def progress_of(text: str | None) -> int | None:
-    """How far a process says that it is, in parts per million: 0.25, or {"fraction": 0.25}."""
+def parse_progress(text: str | None) -> int | None:
+    """The progress that a process wrote (0.25, or {"fraction": 0.25}) in parts per million."""
     try:
-        found = json.loads(text or "")
-        part = found["fraction"] if isinstance(found, dict) else found
-        return min(max(int(float(part) * PPM), 0), PPM)
+        progress = json.loads(text or "")
+        fraction = progress["fraction"] if isinstance(progress, dict) else progress
+        return min(max(int(float(fraction) * PPM), 0), PPM)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
 
 
-def be_killed(when: str) -> None:
-    """Tell the kernel when it is our turn if memory runs out; only root can be among the last."""
+def set_oom_score(score: str) -> None:
+    """Set the order in which the kernel kills processes if memory runs out; -500 needs root."""
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write(when)
+        file.write(score)
 
 
-class Log:
-    """What a process prints, taken from a pipe, up to a bound."""
+class ProcessLog:
+    """Copies what a process prints from a pipe to a file, up to a limit."""
 
-    def __init__(self, path: str, most: int) -> None:
+    def __init__(self, path: str, bytes_max: int) -> None:
         self.source, self.sink = os.pipe()
         os.set_blocking(self.source, False)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._left = self._most = most
+        self._bytes_left = self._bytes_max = bytes_max
 
-    def take(self) -> bool:
-        """Take what is there; whether more may come."""
+    def drain(self) -> bool:
+        """Copy the available output; return whether more may follow."""
         with suppress(BlockingIOError):
             for _ in range(READS_MAX):
                 if not (data := os.read(self.source, 65_536)):
                     return False
-                self._keep(data)
+                self._append(data)
         return True
 
-    def _keep(self, data: bytes) -> None:
-        if self._left > 0:
-            kept = data[: self._left]
-            self._left -= len(kept)
-            self._write(kept)
-            if self._left <= 0:
-                self.say(f"the log is full ({self._most} bytes): nothing more is kept")
+    def _append(self, data: bytes) -> None:
+        if self._bytes_left > 0:
+            part = data[: self._bytes_left]
+            self._bytes_left -= len(part)
+            self._write(part)
+            if self._bytes_left <= 0:
+                self.add_line(f"the log is full ({self._bytes_max} bytes); later output is dropped")
 
-    def say(self, what: str) -> None:
-        """Add a line of our own."""
-        self._write(f"\nbursar: {what}\n".encode(errors="replace"))
+    def add_line(self, text: str) -> None:
+        """Add a line of Bursar's own."""
+        self._write(f"\nbursar: {text}\n".encode(errors="replace"))
 
     def _write(self, data: bytes) -> None:
-        with suppress(OSError):  # a full disk is no reason to stop the process
+        with suppress(OSError):  # a full disk does not stop the process
             while data:
                 data = data[os.write(self._file, data) :]
 
@@ -123,75 +123,75 @@ class Log:
 
 
 class Guard:
-    """One process, from its start to its end."""
+    """Guards one process from its start to its end."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        self.order: dict[str, Any] = loaded(self._in("order.json"))
+        self.order: dict[str, Any] = load_json(self._path("order.json"))
         self.until: int = self.order["until"]
-        self.log = Log(self._in("log"), self.order["log_bytes"])
+        self.log = ProcessLog(self._path("log"), self.order["log_bytes"])
         self.cgroup = Cgroup(self.order["cgroup"], self.order["memory_mib"])
-        self.wake = os.open(self._in("wake"), os.O_RDWR | os.O_NONBLOCK)
-        self._unread = b""  # of what came by it
+        self.wake = os.open(self._path("wake"), os.O_RDWR | os.O_NONBLOCK)
+        self._partial_line = b""  # read from the pipe, not yet complete
         self.poll = select.poll()
-        self.niceness = os.nice(0)  # its process's
+        self.niceness = os.nice(0)  # of the process
         self.leader = 0
         self.started_at = 0
-        self.why: str | None = None
-        self.told_to_stop = False  # by a signal of our own
+        self.end_reason: str | None = None
+        self.got_sigterm = False
         self.stopping = False
         self.saved_ms = 0
-        self.saved_since = False  # since it was asked to stop
-        self._marker = self._stamp()
-        self._looked_ms = 0
-        self._noted_at = 0
-        self._asked_ms = 0  # to make a checkpoint
-        self.peak = 0  # bytes
+        self.saved_after_stop = False  # since the stop request
+        self._marker = self._read_marker()
+        self._marker_read_ms = 0
+        self._notes_written_at = 0
+        self._checkpoint_asked_ms = 0  # run time at the last request
+        self.memory_peak = 0  # bytes
 
-    def _in(self, name: str) -> str:
+    def _path(self, name: str) -> str:
         return f"{self.folder}/{name}"
 
     def run(self) -> None:
-        """Start it, see it end, and write down how."""
-        if now() >= self.until:
-            self._tell(KILLED_LATE)
+        """Start the process, watch it until it ends, and write how it ended."""
+        if boot_time_us() >= self.until:
+            self._write_outcome(EXPIRED_BEFORE_START)
             return
         failpoint("guard.begun")
         self._start()
         try:
             self._watch()
-            ended_at = now()
+            ended_at = boot_time_us()
         finally:
             status = self._end_all()
-        if self.why is not None:
-            ended_at = now()
+        if self.end_reason is not None:
+            ended_at = boot_time_us()
         failpoint("guard.ended")
-        self._tell(self._outcome(status, ended_at))
+        self._write_outcome(self._build_outcome(status, ended_at))
         failpoint("guard.told")
 
     def _start(self) -> None:
-        with suppress(OSError):  # only root may
-            os.nice(NICER)
+        with suppress(OSError):  # needs root
+            os.nice(NICENESS_CHANGE)
         signal.signal(signal.SIGTERM, self._on_signal)
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
-        me = os.getpid()
-        self.started_at = now()
+        own_pid = os.getpid()
+        self.started_at = boot_time_us()
         self.leader = os.fork()
         if self.leader == 0:
-            self._become(me)
+            self._exec_command(own_pid)
         failpoint("guard.forked")
         os.close(self.log.sink)
-        for one in (self.wake, self.log.source, os.pidfd_open(self.leader)):
-            self.poll.register(one, select.POLLIN)
-        write(self._in("started.json"), {"at": self.started_at, "pid": self.leader})
+        for descriptor in (self.wake, self.log.source, os.pidfd_open(self.leader)):
+            self.poll.register(descriptor, select.POLLIN)
+        write_json(self._path("started.json"), {"at": self.started_at, "pid": self.leader})
 
     def _on_signal(self, *_: object) -> None:
-        self.told_to_stop = True
+        self.got_sigterm = True
 
-    def _become(self, guard: int) -> NoReturn:
-        """In the new process: become what was ordered."""
+    def _exec_command(self, guard_pid: int) -> NoReturn:
+        """In the new process: apply the settings and execute the job's command."""
         order = self.order
         try:
             signal.set_wakeup_fd(-1)
@@ -202,7 +202,7 @@ class Guard:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.setsid()
             self.cgroup.join()
-            be_killed(KILLED_FIRST)
+            set_oom_score(OOM_SCORE_JOB)
             os.setpriority(os.PRIO_PROCESS, 0, self.niceness)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             os.umask(0o022)
@@ -210,233 +210,242 @@ class Guard:
                 os.setgroups([order["gid"]])
                 os.setgid(order["gid"])
                 os.setuid(order["uid"])
-            prctl(PR_SET_NO_NEW_PRIVS, 1)
-            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != guard:
-                os._exit(CANNOT_RUN)  # it was killed before the line above
+            set_process_option(PR_SET_NO_NEW_PRIVS, 1)
+            set_process_option(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != guard_pid:
+                os._exit(EXIT_CANNOT_RUN)  # the guard was killed before the line above
             os.chdir(order["work"])
             if not order["command"]:
                 raise ValueError("there is no command")
             os.execvpe(order["command"][0], order["command"], order["env"])
         except BaseException as error:
-            os.write(2, f"bursar: it cannot be run: {error}\n".encode(errors="replace"))
+            os.write(2, f"bursar: the command cannot be run: {error}\n".encode(errors="replace"))
         finally:
-            os._exit(CANNOT_RUN)
+            os._exit(EXIT_CANNOT_RUN)
 
-    # While it runs
+    # While the process runs
 
     def _watch(self) -> None:
-        """Return when its first process has ended, or all of it is to be ended."""
+        """Return when the first process has ended or there is a reason to end all processes."""
         while not self._has_ended():
-            self._look()
-            self._hear()
-            left = self.until - now()
+            self._check()
+            self._read_requests()
+            left = self.until - boot_time_us()
             if left <= 0:
-                self.why = self.why or TIME
-            if self.why is not None:
+                self.end_reason = self.end_reason or LEASE_EXPIRED
+            if self.end_reason is not None:
                 return
-            self._wait(min(left, TICK_US))
+            self._wait(min(left, POLL_INTERVAL_US))
 
     def _has_ended(self) -> bool:
-        """Whether its first process has; it stays a zombie, so that its number stays its own."""
+        """Whether the first process has ended. It stays a zombie, so its pid is not reused."""
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         if os.waitid(os.P_PID, self.leader, flags) is not None:
             return True
-        for pid in children(os.getpid()):
+        for pid in list_children(os.getpid()):
             if pid != self.leader:
                 with suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
         return False
 
     def _wait(self, span_us: int) -> None:
-        """Wait for a while, or until something happens; meanwhile take what it prints."""
-        end = now() + span_us
-        while (left := end - now()) > 0:
-            ready = {found for found, _ in self.poll.poll(left // 1_000 + 1)}
-            if self.log.source in ready and not self.log.take():
+        """Wait for a request, the end of the process or a timeout; copy its output meanwhile."""
+        end = boot_time_us() + span_us
+        while (left := end - boot_time_us()) > 0:
+            ready = {descriptor for descriptor, _ in self.poll.poll(left // 1_000 + 1)}
+            if self.log.source in ready and not self.log.drain():
                 self.poll.unregister(self.log.source)
             if ready - {self.log.source}:
                 return
 
-    def _hear(self) -> None:
-        """See what the agent wants."""
-        for asked in (*self._lines(), loaded(self._in("asked.json")) or {}):
-            self._obey(asked)
-        if self.told_to_stop and not self.stopping:
-            self._stop(min(self.until, now() + self.order["grace_us"]))
+    def _read_requests(self) -> None:
+        """Read and apply the agent's requests."""
+        for request in (*self._read_wake_pipe(), load_json(self._path("request.json")) or {}):
+            self._apply(request)
+        if self.got_sigterm and not self.stopping:
+            self._stop(min(self.until, boot_time_us() + self.order["grace_us"]))
 
-    def _lines(self) -> list[dict[str, Any]]:
-        """What has come by the pipe; a signal of our own leaves its number there."""
+    def _read_wake_pipe(self) -> list[dict[str, Any]]:
+        """The requests from the pipe. Signals leave control characters there, which are skipped."""
         with suppress(BlockingIOError):
             while data := os.read(self.wake, 65_536):
-                self._unread += data.translate(None, bytes(range(10)) + bytes(range(11, 32)))
-        *lines, self._unread = self._unread.split(b"\n")
+                self._partial_line += data.translate(None, bytes(range(10)) + bytes(range(11, 32)))
+        *lines, self._partial_line = self._partial_line.split(b"\n")
         return [json.loads(line) for line in lines]
 
-    def _obey(self, asked: dict[str, Any]) -> None:
-        """Do what was asked; nothing is asked that was not, and nothing is taken back."""
-        if asked.get("kill"):
-            self.why = self.why or NO_RIGHT
-        if asked.get("stop") and not self.stopping:
-            self._stop(asked["until"])
+    def _apply(self, request: dict[str, Any]) -> None:
+        """Apply a request. Requests are cumulative: none takes an earlier one back."""
+        if request.get("kill"):
+            self.end_reason = self.end_reason or LEASE_LOST
+        if request.get("stop") and not self.stopping:
+            self._stop(request["until"])
         elif not self.stopping:
-            self.until = max(self.until, asked.get("until", 0))
+            self.until = max(self.until, request.get("until", 0))
 
     def _stop(self, until: int) -> None:
-        """Ask it to save its work and to end."""
-        self._look_at_marker()
-        self.stopping, self.saved_since, self.until = True, False, until
-        self._ask_for_checkpoint()
+        """Ask the process to save its work and exit."""
+        self._check_marker()
+        self.stopping, self.saved_after_stop, self.until = True, False, until
+        self._request_checkpoint()
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.leader, signal.SIGTERM)
 
-    def _ask_for_checkpoint(self) -> None:
-        """SIGUSR1 to those who have a handler: it would end all others."""
-        self._asked_ms = self._run_ms()
-        for pid in descendants(os.getpid()):
-            if catches(pid, signal.SIGUSR1):
-                send(pid, signal.SIGUSR1)
+    def _request_checkpoint(self) -> None:
+        """Send SIGUSR1 to processes that have a handler; it would end the others."""
+        self._checkpoint_asked_ms = self._run_ms()
+        for pid in list_descendants(os.getpid()):
+            if has_handler(pid, signal.SIGUSR1):
+                send_signal(pid, signal.SIGUSR1)
 
-    def _look(self) -> None:
-        """Look at its checkpoints and its memory, and take notes."""
-        self._look_at_marker()
+    def _check(self) -> None:
+        """Check checkpoints and memory, and write the notes."""
+        self._check_marker()
         every_ms = self.order["checkpoint_every_ms"]
-        if every_ms and self._run_ms() - self._asked_ms >= every_ms and not self.stopping:
-            self._ask_for_checkpoint()
-        self._look_at_memory()
-        if now() - self._noted_at >= NOTE_EVERY_US:
-            self._noted_at = now()
+        if (
+            every_ms
+            and self._run_ms() - self._checkpoint_asked_ms >= every_ms
+            and not self.stopping
+        ):
+            self._request_checkpoint()
+        self._check_memory()
+        if boot_time_us() - self._notes_written_at >= NOTES_INTERVAL_US:
+            self._notes_written_at = boot_time_us()
             with suppress(OSError):
-                write(self._in("notes.json"), self._notes())
+                write_json(self._path("notes.json"), self._build_notes())
 
-    def _look_at_memory(self) -> None:
-        used = memory_of(descendants(os.getpid()))
-        self.peak = max(self.peak, used)
-        most = self.order["memory_mib"] * MIB
-        if most and used > most and not self.cgroup.bounds_memory:
-            self.why = self.why or MEMORY
+    def _check_memory(self) -> None:
+        used = measure_memory(list_descendants(os.getpid()))
+        self.memory_peak = max(self.memory_peak, used)
+        bytes_max = self.order["memory_mib"] * MIB
+        if bytes_max and used > bytes_max and not self.cgroup.bounds_memory:
+            self.end_reason = self.end_reason or OUT_OF_MEMORY
 
-    def _look_at_marker(self) -> None:
-        """See whether it has made a checkpoint since the last look, and when.
+    def _check_marker(self) -> None:
+        """Find out whether the process has marked a checkpoint since the last check, and when.
 
-        A file's time is of a clock that may be put: it is not believed beyond the two looks.
+        The file's time comes from a clock that can be set, so it is limited to the time between
+        the two checks.
         """
-        stamp, ran_ms = self._stamp(), self._run_ms()
+        stamp, run_ms = self._read_marker(), self._run_ms()
         if stamp is not None and stamp != self._marker:
-            self._marker, self.saved_since = stamp, True
+            self._marker, self.saved_after_stop = stamp, True
             age_ms = (time.time_ns() - stamp[0]) // 1_000_000
-            self.saved_ms = min(max(ran_ms - age_ms, self._looked_ms), ran_ms)
-            self._noted_at = 0
-        self._looked_ms = ran_ms
+            self.saved_ms = min(max(run_ms - age_ms, self._marker_read_ms), run_ms)
+            self._notes_written_at = 0
+        self._marker_read_ms = run_ms
 
-    def _stamp(self) -> tuple[int, int] | None:
+    def _read_marker(self) -> tuple[int, int] | None:
         try:
-            found = os.lstat(f"{self.order['checkpoints']}/saved")
+            status = os.lstat(f"{self.order['checkpoints']}/saved")
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_ino
+        return status.st_mtime_ns, status.st_ino
 
     def _run_ms(self) -> int:
-        return (now() - self.started_at) // 1_000 if self.started_at else 0
+        return (boot_time_us() - self.started_at) // 1_000 if self.started_at else 0
 
-    def _notes(self) -> dict[str, Any]:
-        progress = progress_of(small_text(f"{self.order['out']}/progress", PROGRESS_MAX))
+    def _build_notes(self) -> dict[str, Any]:
+        progress = parse_progress(
+            read_small_file(f"{self.order['out']}/progress", PROGRESS_BYTES_MAX)
+        )
         return {
             "run_ms": self._run_ms(),
             "saved_ms": self.saved_ms,
             "progress_ppm": progress,
-            "memory_mib": self.peak // MIB,
+            "memory_mib": self.memory_peak // MIB,
         }
 
-    # Its end
+    # The end of the process
 
     def _end_all(self) -> int:
-        """End whatever is left of it; how its first process ended."""
+        """Kill all remaining processes; return the exit status of the first process."""
         status, pause_s = 0, 0.001
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.leader, signal.SIGKILL)
         while True:
             self.cgroup.kill()
-            for pid in descendants(os.getpid()):
-                send(pid, signal.SIGKILL)
+            for pid in list_descendants(os.getpid()):
+                send_signal(pid, signal.SIGKILL)
             try:
                 while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                     status = ended[1] if ended[0] == self.leader else status
-            except ChildProcessError:  # nobody is left
+            except ChildProcessError:  # no process is left
                 return status
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, 0.1)
 
-    def _outcome(self, status: int, ended_at: int) -> dict[str, Any]:
-        """How it ended, in the words of the rules; what it says of itself, and what we say."""
-        self._look_at_marker()
-        self.log.take()
-        if self.cgroup.ran_out():
-            self.why = MEMORY
-        self.cgroup.drop()
+    def _build_outcome(self, status: int, ended_at: int) -> dict[str, Any]:
+        """The content of exit.json: how the process ended, and what it left."""
+        self._check_marker()
+        self.log.drain()
+        if self.cgroup.ran_out_of_memory():
+            self.end_reason = OUT_OF_MEMORY
+        self.cgroup.remove()
         code = os.waitstatus_to_exitcode(status)
-        killed = code == -signal.SIGKILL
+        was_killed = code == -signal.SIGKILL
         run_ms = (ended_at - self.started_at) // 1_000
-        if self.why is not None and killed:
-            self.log.say(f"ended after {run_ms / 1_000:.1f} s: {self._reason(self.why)}")
+        if self.end_reason is not None and was_killed:
+            self.log.add_line(
+                f"killed after {run_ms / 1_000:.1f} s: {self._describe_reason(self.end_reason)}"
+            )
         return {
-            **self._notes(),
-            "exit": self._exit(code, killed=killed),
-            "exit_code": code if code >= 0 else BY_SIGNAL - code,
+            **self._build_notes(),
+            "exit": self._exit_kind(code, was_killed=was_killed),
+            "exit_code": code if code >= 0 else EXIT_BY_SIGNAL - code,
             "run_ms": run_ms,
             "saved_ms": min(self.saved_ms, run_ms),
-            "why": self.why,
-            "result": self._result(),
+            "why": self.end_reason,
+            "result": self._read_result(),
         }
 
-    def _result(self) -> str | None:
+    def _read_result(self) -> str | None:
         path = f"{self.order['out']}/result.json"
-        text = small_text(path, RESULT_MAX)
+        text = read_small_file(path, RESULT_BYTES_MAX)
         if text is None and os.path.lexists(path):
-            self.log.say(
-                f"the result is not taken: it is no plain file of at most {RESULT_MAX} bytes"
+            self.log.add_line(
+                f"the result is ignored: it is not a regular file of at most {RESULT_BYTES_MAX}"
+                " bytes"
             )
         return text
 
-    def _exit(self, code: int, *, killed: bool) -> str:
-        if self.why is not None and killed:
-            return "failed" if self.why is MEMORY else "killed"
+    def _exit_kind(self, code: int, *, was_killed: bool) -> str:
+        if self.end_reason is not None and was_killed:
+            return "failed" if self.end_reason is OUT_OF_MEMORY else "killed"
         if code == 0:
-            # Who saves when asked to stop means to go on, whatever it says when it leaves.
-            return "stopped" if self.stopping and self.saved_since else "done"
+            # A job that saves after a stop request wants to be resumed, even if it exits with 0.
+            return "stopped" if self.stopping and self.saved_after_stop else "done"
         return "stopped" if self.stopping else "failed"
 
-    def _reason(self, why: str) -> str:
-        if why is MEMORY:
-            return (
-                f"{why}: {self.peak // MIB} MiB were seen, {self.order['memory_mib']} are allowed"
-            )
-        return why
+    def _describe_reason(self, reason: str) -> str:
+        if reason is OUT_OF_MEMORY:
+            limit_mib = self.order["memory_mib"]
+            return f"{reason}: {self.memory_peak // MIB} MiB used, {limit_mib} MiB allowed"
+        return reason
 
-    def _tell(self, outcome: dict[str, Any]) -> None:
-        """Write down how it ended; try for a while."""
-        give_up_at = now() + GIVE_UP_US
+    def _write_outcome(self, outcome: dict[str, Any]) -> None:
+        """Write exit.json, with retries."""
+        deadline = boot_time_us() + WRITE_TIMEOUT_US
         while True:
             try:
-                return write(self._in("exit.json"), outcome, surely=True)
+                return write_json(self._path("exit.json"), outcome, durable=True)
             except OSError:
-                if now() >= give_up_at:
+                if boot_time_us() >= deadline:
                     raise
             time.sleep(0.5)
 
 
-# It came too late to be started at all.
-KILLED_LATE: Final[dict[str, Any]] = {
-    "exit": "killed", "exit_code": None, "run_ms": 0, "saved_ms": 0, "why": TIME,
+# The outcome of a process whose time was up before it could start.
+EXPIRED_BEFORE_START: Final[dict[str, Any]] = {
+    "exit": "killed", "exit_code": None, "run_ms": 0, "saved_ms": 0, "why": LEASE_EXPIRED,
     "result": None, "progress_ppm": None, "memory_mib": 0,
 }  # fmt: skip
 
 
 def main(folder: str, lock: int) -> None:
-    """Guard what is ordered in a folder; the lock is held from before to the end."""
+    """Guard the process ordered in a folder. `lock` is a descriptor that is already locked."""
     os.set_inheritable(lock, False)
     os.chdir("/")
     os.umask(0o077)
-    be_killed(KILLED_LAST)
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    set_oom_score(OOM_SCORE_GUARD)
+    set_process_option(PR_SET_CHILD_SUBREAPER, 1)
     Guard(folder).run()

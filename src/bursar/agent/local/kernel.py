@@ -1,6 +1,6 @@
-"""What a guard asks of the kernel: its clock, who is whose child, signals, memory, groups.
+"""The guard's calls to the kernel: clock, child processes, signals, memory, cgroups.
 
-Like the guard itself this imports nothing of ours: it is loaded for every process that is started.
+Imports only the standard library, because each guard process loads it.
 """
 
 import ctypes
@@ -17,36 +17,36 @@ PR_SET_CHILD_SUBREAPER: Final = 36
 PR_SET_NO_NEW_PRIVS: Final = 38
 
 
-def now() -> int:
-    """The node's running time."""
+def boot_time_us() -> int:
+    """Microseconds since the machine booted, time asleep included."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000
 
 
-def prctl(option: int, value: int) -> None:
-    """Ask the kernel for something that Python has no word for."""
+def set_process_option(option: int, value: int) -> None:
+    """Call prctl(2), which Python does not wrap."""
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def descendants(root: int) -> list[int]:
-    """All processes that a process has started, and those that these have."""
-    found = children(root)
-    for pid in found:  # which grows on the way
-        found += children(pid)
-    return found
+def list_descendants(root: int) -> list[int]:
+    """The pids of all descendants of a process."""
+    pids = list_children(root)
+    for pid in pids:  # the list grows during the loop
+        pids += list_children(pid)
+    return pids
 
 
-def children(pid: int) -> list[int]:
-    """The processes whose parent a process is."""
-    found: list[int] = []
+def list_children(pid: int) -> list[int]:
+    """The pids of the children of a process."""
+    pids: list[int] = []
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children") as file:
-                found += map(int, file.read().split())
-    return found
+                pids += map(int, file.read().split())
+    return pids
 
 
-def catches(pid: int, number: int) -> bool:
+def has_handler(pid: int, number: int) -> bool:
     """Whether a process has a handler for a signal."""
     with suppress(OSError, ValueError), open(f"/proc/{pid}/status") as file:
         for line in file:
@@ -55,8 +55,8 @@ def catches(pid: int, number: int) -> bool:
     return False
 
 
-def memory_of(pids: list[int]) -> int:
-    """What processes have in memory, in bytes; what they share counts for each."""
+def measure_memory(pids: list[int]) -> int:
+    """Resident memory of processes, in bytes. Shared memory counts once per process."""
     pages = 0
     for pid in pids:
         with suppress(OSError, ValueError), open(f"/proc/{pid}/statm") as file:
@@ -64,14 +64,14 @@ def memory_of(pids: list[int]) -> int:
     return pages * resource.getpagesize()
 
 
-def send(pid: int, number: int) -> None:
-    """Send a signal, if there is still somebody to get it."""
+def send_signal(pid: int, number: int) -> None:
+    """Send a signal; do nothing if the process has ended."""
     with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
 
 class Cgroup:
-    """The group of a process in the kernel's books; none where the kernel gives us none."""
+    """The cgroup of a job's process; `path` is None if none could be created."""
 
     def __init__(self, path: str | None, memory_mib: int) -> None:
         self.path = path
@@ -83,12 +83,12 @@ class Cgroup:
         except OSError:
             self.path = None
             return
-        if memory_mib and self._put("memory.max", str(memory_mib * MIB)):
+        if memory_mib and self._write("memory.max", str(memory_mib * MIB)):
             self.bounds_memory = True
-            self._put("memory.swap.max", "0")
-            self._put("memory.oom.group", "1")
+            self._write("memory.swap.max", "0")
+            self._write("memory.oom.group", "1")
 
-    def _put(self, name: str, text: str) -> bool:
+    def _write(self, name: str, text: str) -> bool:
         try:
             with open(f"{self.path}/{name}", "w") as file:
                 file.write(text)
@@ -97,23 +97,23 @@ class Cgroup:
         return True
 
     def join(self) -> None:
-        """Put the calling process into it."""
+        """Move the calling process into the cgroup."""
         if self.path is not None:
-            self._put("cgroup.procs", "0")
+            self._write("cgroup.procs", "0")
 
     def kill(self) -> None:
-        """End all that is in it, at once."""
+        """Kill all processes of the cgroup."""
         if self.path is not None:
-            self._put("cgroup.kill", "1")
+            self._write("cgroup.kill", "1")
 
-    def ran_out(self) -> bool:
-        """Whether the kernel has ended something in it for want of memory."""
+    def ran_out_of_memory(self) -> bool:
+        """Whether the kernel killed a process of the cgroup for lack of memory."""
         with suppress(OSError), open(f"{self.path}/memory.events") as file:
             return any(line.startswith("oom_kill ") and int(line.split()[1]) for line in file)
         return False
 
-    def drop(self) -> None:
-        """Give it back."""
+    def remove(self) -> None:
+        """Remove the empty cgroup."""
         if self.path is not None:
             with suppress(OSError):
                 os.rmdir(self.path)

@@ -1,8 +1,8 @@
-"""Processes of this machine: a folder for each, a guard beside each, nothing kept in memory.
+"""The backend for processes of this machine: a folder and a guard for each process.
 
-`attempts/FENCE` has in it what `guard` says, and the process's own folders: `work`, where it
-starts, `out`, where it leaves its progress and its result, and `tmp`. What is forgotten is moved to
-`ended` until its log has been sent. An agent that is started again reads the folders.
+`attempts/FENCE` has the files described in `guard`, and the process's own folders: `work`, where it
+starts, `out`, where it leaves its progress and its result, and `tmp`. A forgotten attempt is moved
+to `ended` until its log is sent. All state is in these files: a restarted agent reads them.
 """
 
 import fcntl
@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from bursar.agent.clock import running_time
 from bursar.agent.local import orphans
-from bursar.agent.local.environment import checkpoints_of, environment
-from bursar.agent.local.files import loaded, write
+from bursar.agent.local.environment import build_environment, checkpoint_folder
+from bursar.agent.local.files import load_json, write_json
 from bursar.core.dispatch.agent import Process, Run
 from bursar.core.dispatch.attempt_end import GRACE
 from bursar.core.dispatch.state import Exit
@@ -31,99 +31,101 @@ from bursar.core.value import replace
 from bursar.failpoints import failpoint, passed_on
 from bursar.wire.agents import complaint_about
 
-LOG_BYTES: Final = 64 * 1024 * 1024
-_LOCK_FD: Final = 3  # as the guard has it
-# Without site packages, and with our own folder behind the standard library's.
-_GUARD: Final = (
+LOG_BYTES_MAX: Final = 64 * 1024 * 1024
+_LOCK_FD: Final = 3  # the guard's descriptor of its lock
+# The guard runs without site packages; this package is found after the standard library.
+_GUARD_CODE: Final = (
     "import sys; sys.path.append(sys.argv[1]);"
     "from bursar.agent.local.guard import main; main(sys.argv[2], int(sys.argv[3]))"
 )
-_SOURCE: Final = str(Path(__file__).resolve().parents[3])
+_SOURCE_FOLDER: Final = str(Path(__file__).resolve().parents[3])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where processes are, and as whom they run."""
+class ProcessSettings:
+    """Where processes have their folders, and as which user they run."""
 
     folder: Path  # of the node
     checkpoints: Path | None = None  # a folder that several nodes share, if they do
-    cgroup: Path | None = None  # in which we may make others
-    uid: int | None = None  # None for our own
+    cgroup: Path | None = None  # parent for the cgroups of processes
+    uid: int | None = None  # None: the agent's own
     gid: int | None = None
-    log_bytes: int = LOG_BYTES
+    log_bytes_max: int = LOG_BYTES_MAX
 
 
-class Processes:
-    """The backend for this machine."""
+class LocalBackend:
+    """Runs processes on this machine, each under a guard."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._mode = 0o700 if place.uid is None else 0o711
-        self.attempts = place.folder / "attempts"
-        self.ended = place.folder / "ended"
-        self.checkpoints = (place.checkpoints or place.folder / "checkpoints").absolute()
+    def __init__(self, settings: ProcessSettings) -> None:
+        self._settings = settings
+        self._mode = 0o700 if settings.uid is None else 0o711
+        self.attempts = settings.folder / "attempts"
+        self.ended = settings.folder / "ended"
+        self.checkpoints = (settings.checkpoints or settings.folder / "checkpoints").absolute()
         self.checkpoints.mkdir(mode=self._mode, parents=True, exist_ok=True)
-        for folder in (place.folder, self.attempts, self.ended):
+        for folder in (settings.folder, self.attempts, self.ended):
             folder.mkdir(exist_ok=True)
             folder.chmod(self._mode)
-        for half_made in self.attempts.glob(".*"):
-            shutil.rmtree(half_made)
-        self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        for unfinished in self.attempts.glob(".*"):
+            shutil.rmtree(unfinished)
+        self._boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self._orders: dict[int, dict[str, Any]] = {}
-        self._over: dict[int, Process] = {}  # these do not change any more
-        self._guards: set[int] = set()  # our children
+        self._ended: dict[int, Process] = {}  # by fence; they no longer change
+        self._guard_pids: set[int] = set()  # children of this agent
 
     # The table
 
     def table(self) -> dict[int, Process]:
-        """All entries, from their folders."""
-        self._reap()
-        found = {fence: self._seen(fence) for fence in self._fences()}
-        return {fence: one for fence, one in found.items() if one is not None}
+        """All processes, read from their folders."""
+        self._reap_guards()
+        processes = {fence: self._load_process(fence) for fence in self._fences()}
+        return {fence: process for fence, process in processes.items() if process is not None}
 
     def _fences(self) -> list[int]:
-        return sorted(int(one.name) for one in self.attempts.iterdir() if one.name.isdecimal())
-
-    def _seen(self, fence: int) -> Process | None:
-        if fence in self._over:
-            return self._over[fence]
-        order = self._order(fence)
-        if order is None:  # the disk has lost it: the agent will say that it is gone
-            return None
-        asked = loaded(self._path(fence, "asked.json")) or {}
-        begun = loaded(self._path(fence, "started.json")) or {}
-        one = Process(
-            fence=fence,
-            piece=_piece(order["piece"]),
-            started_at=begun.get("at", order["at"]),
-            until=asked.get("until", order["until"]),
-            stopping=asked.get("stop", False),
-            asked_ms=_asked_ms(asked, begun),
+        return sorted(
+            int(folder.name) for folder in self.attempts.iterdir() if folder.name.isdecimal()
         )
-        outcome = self._outcome(fence, order)
-        if outcome is not None:
-            self._over[fence] = one = _ended(one, outcome)
-            return one
-        ran = running_time() - one.started_at if begun else 0
-        notes = loaded(self._path(fence, "notes.json")) or {}
-        return replace(one, run_ms=ran // MILLISECOND, saved_ms=notes.get("saved_ms", 0))
 
-    def _order(self, fence: int) -> dict[str, Any] | None:
+    def _load_process(self, fence: int) -> Process | None:
+        if fence in self._ended:
+            return self._ended[fence]
+        order = self._load_order(fence)
+        if order is None:  # lost by the disk: the agent reports it as gone
+            return None
+        request = load_json(self._path(fence, "request.json")) or {}
+        start = load_json(self._path(fence, "started.json")) or {}
+        process = Process(
+            fence=fence,
+            piece=_load_piece(order["piece"]),
+            started_at=start.get("at", order["at"]),
+            until=request.get("until", order["until"]),
+            stopping=request.get("stop", False),
+            asked_ms=_run_ms_at_request(request, start),
+        )
+        outcome = self._load_outcome(fence, order)
+        if outcome is not None:
+            self._ended[fence] = process = _add_outcome(process, outcome)
+            return process
+        run_us = running_time() - process.started_at if start else 0
+        notes = load_json(self._path(fence, "notes.json")) or {}
+        return replace(process, run_ms=run_us // MILLISECOND, saved_ms=notes.get("saved_ms", 0))
+
+    def _load_order(self, fence: int) -> dict[str, Any] | None:
         if fence not in self._orders:
-            found = loaded(self._path(fence, "order.json"))
-            if found is None:
+            order = load_json(self._path(fence, "order.json"))
+            if order is None:
                 return None
-            self._orders[fence] = found
+            self._orders[fence] = order
         return self._orders[fence]
 
-    def _outcome(self, fence: int, order: dict[str, Any]) -> dict[str, Any] | None:
-        """How it ended; None while it may run."""
-        guarded = order["boot"] == self._boot and self._is_guarded(fence)
-        # Looked at after the lock: a guard leaves it as the last thing it does.
-        found: dict[str, Any] | None = loaded(self._path(fence, "exit.json"))
-        if found is None and not guarded:
-            found = self._gone(fence, order)
-        return None if found is None else self._checked(fence, found)
+    def _load_outcome(self, fence: int, order: dict[str, Any]) -> dict[str, Any] | None:
+        """How a process ended; None while it may still run."""
+        is_guarded = order["boot"] == self._boot_id and self._is_guarded(fence)
+        # Read after the lock: a guard writes it before it exits.
+        outcome: dict[str, Any] | None = load_json(self._path(fence, "exit.json"))
+        if outcome is None and not is_guarded:
+            outcome = self._end_unguarded(fence, order)
+        return None if outcome is None else self._drop_invalid_result(fence, outcome)
 
     def _is_guarded(self, fence: int) -> bool:
         try:
@@ -138,148 +140,155 @@ class Processes:
             os.close(lock)
         return False
 
-    def _gone(self, fence: int, order: dict[str, Any]) -> dict[str, Any] | None:
-        """Its guard is dead: end what is left, and say so; None while something is left."""
-        same_boot = order["boot"] == self._boot
-        if same_boot and not orphans.end(self.attempts / str(fence), order["cgroup"]):
+    def _end_unguarded(self, fence: int, order: dict[str, Any]) -> dict[str, Any] | None:
+        """End the processes of a dead guard and write their outcome; None while some are left."""
+        same_boot = order["boot"] == self._boot_id
+        if same_boot and not orphans.end_orphans(self.attempts / str(fence), order["cgroup"]):
             return None
-        notes = loaded(self._path(fence, "notes.json")) or {"run_ms": 0, "saved_ms": 0}
+        notes = load_json(self._path(fence, "notes.json")) or {"run_ms": 0, "saved_ms": 0}
         outcome = {**notes, "exit": Exit.GONE, "exit_code": None, "result": None}
-        with suppress(OSError):  # on a full disk it is found out anew
-            write(self._path(fence, "exit.json"), outcome, surely=True)
+        with suppress(OSError):  # if the disk is full, the next call tries again
+            write_json(self._path(fence, "exit.json"), outcome, durable=True)
         return outcome
 
-    def _checked(self, fence: int, found: dict[str, Any]) -> dict[str, Any]:
-        """A result that cannot be told is left out; its log says why."""
-        if found["result"] is None:
-            return found
-        wrong = complaint_about(found["result"])
-        if wrong is None:
-            return found
+    def _drop_invalid_result(self, fence: int, outcome: dict[str, Any]) -> dict[str, Any]:
+        """Remove a result that the pool would refuse; the job's log has the reason."""
+        if outcome["result"] is None:
+            return outcome
+        complaint = complaint_about(outcome["result"])
+        if complaint is None:
+            return outcome
         with suppress(OSError), open(self._path(fence, "log"), "a") as log:
-            log.write(f"\nbursar: the result is not taken: {wrong}\n")
-        return {**found, "result": None}
+            log.write(f"\nbursar: the result is ignored: {complaint}\n")
+        return {**outcome, "result": None}
 
-    # What is done
+    # Actions
 
     def run(self, run: Run) -> None:
         """Start a process under a guard."""
         fence = run.order.fence
         folder = self.attempts / str(fence)
-        aside = self.attempts / f".{fence}"
-        aside.mkdir(mode=self._mode)
-        aside.chmod(self._mode)
-        checkpoints = checkpoints_of(self.checkpoints, run.order)
-        self._make_own(checkpoints.parent, own=False)
-        for own in (aside / "work", aside / "out", aside / "tmp", checkpoints):
-            self._make_own(own)
-        os.mkfifo(aside / "wake", 0o600)
-        write(str(aside / "order.json"), self._written(run, folder, checkpoints))
-        lock = os.open(aside / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        unfinished = self.attempts / f".{fence}"
+        unfinished.mkdir(mode=self._mode)
+        unfinished.chmod(self._mode)
+        checkpoints = checkpoint_folder(self.checkpoints, run.order)
+        self._make_folder(checkpoints.parent, owned_by_process=False)
+        for process_folder in (
+            unfinished / "work",
+            unfinished / "out",
+            unfinished / "tmp",
+            checkpoints,
+        ):
+            self._make_folder(process_folder)
+        os.mkfifo(unfinished / "wake", 0o600)
+        write_json(
+            str(unfinished / "order.json"), self._build_guard_order(run, folder, checkpoints)
+        )
+        lock = os.open(unfinished / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            # The guard inherits it locked: at no time does it seem to be dead.
+            # The guard inherits the lock, so there is no moment in which it seems dead.
             fcntl.flock(lock, fcntl.LOCK_EX)
-            aside.rename(folder)
+            unfinished.rename(folder)
             failpoint("agent.made")
-            guard = _spawn(folder, lock)
+            guard = _spawn_guard(folder, lock)
             failpoint("agent.spawned")
-            self._guards.add(guard)
+            self._guard_pids.add(guard)
         finally:
             os.close(lock)
 
-    def _make_own(self, folder: Path, *, own: bool = True) -> None:
-        """Make a folder, of the process's user or to pass through."""
+    def _make_folder(self, folder: Path, *, owned_by_process: bool = True) -> None:
+        """Create a folder that the process's user owns, or may only pass through."""
         folder.mkdir(mode=0o700, exist_ok=True)
-        if self._place.uid is not None and self._place.gid is not None:
-            if own:
-                os.chown(folder, self._place.uid, self._place.gid)
+        if self._settings.uid is not None and self._settings.gid is not None:
+            if owned_by_process:
+                os.chown(folder, self._settings.uid, self._settings.gid)
             else:
                 folder.chmod(self._mode)
 
-    def _written(self, run: Run, folder: Path, checkpoints: Path) -> dict[str, Any]:
-        """What the guard, and whoever adopts the process, must know."""
-        order, program, cgroup = run.order, run.order.program, self._place.cgroup
+    def _build_guard_order(self, run: Run, folder: Path, checkpoints: Path) -> dict[str, Any]:
+        """The content of order.json, for the guard and for an agent that takes over later."""
+        order, program, cgroup = run.order, run.order.program, self._settings.cgroup
         return {
             "fence": order.fence,
             "org": order.org,
             "job": order.job,
             "attempt": order.attempt,
             "piece": order.piece,
-            "boot": self._boot,
+            "boot": self._boot_id,
             "at": running_time(),
             "until": run.until,
             "grace_us": GRACE,
             "command": program.command,
-            "env": environment(order, folder, checkpoints),
+            "env": build_environment(order, folder, checkpoints),
             "work": str(folder / "work"),
             "out": str(folder / "out"),
             "checkpoints": str(checkpoints),
             "memory_mib": program.memory_mib,
             "checkpoint_every_ms": program.checkpoint_every_ms,
-            "log_bytes": self._place.log_bytes,
-            "cgroup": None if cgroup is None else str(cgroup / self._cgroup_of(order.fence)),
-            "uid": self._place.uid,
-            "gid": self._place.gid,
+            "log_bytes": self._settings.log_bytes_max,
+            "cgroup": None if cgroup is None else str(cgroup / self._cgroup_name(order.fence)),
+            "uid": self._settings.uid,
+            "gid": self._settings.gid,
         }
 
-    def _cgroup_of(self, fence: int) -> str:
-        """A name that no other node on this machine uses."""
-        ours = hashlib.sha256(str(self.attempts).encode()).hexdigest()[:12]
-        return f"bursar-{ours}-{fence}"
+    def _cgroup_name(self, fence: int) -> str:
+        """A cgroup name that no other node on this machine uses."""
+        node_hash = hashlib.sha256(str(self.attempts).encode()).hexdigest()[:12]
+        return f"bursar-{node_hash}-{fence}"
 
     def prolong(self, fence: int, until: Instant) -> None:
-        """Let its guard wait for longer."""
-        self._ask(fence, until=until)
+        """Move the end of a process to a later instant."""
+        self._request(fence, until=until)
 
     def stop(self, fence: int, until: Instant) -> None:
-        """Have it asked to stop."""
-        self._ask(fence, until=until, stop=True, at=running_time())
+        """Have the guard ask the process to save its work and exit."""
+        self._request(fence, until=until, stop=True, at=running_time())
 
     def kill(self, fence: int) -> None:
-        """Have it ended at once."""
-        self._ask(fence, kill=True)
+        """Have the guard kill the process now."""
+        self._request(fence, kill=True)
 
-    def _ask(self, fence: int, **changes: Any) -> None:
-        path = self._path(fence, "asked.json")
-        asked = {**(loaded(path) or {}), **changes}
-        with suppress(OSError):  # nobody listens: it has ended meanwhile
+    def _request(self, fence: int, **changes: Any) -> None:
+        path = self._path(fence, "request.json")
+        request = {**(load_json(path) or {}), **changes}
+        with suppress(OSError):  # the guard has ended meanwhile
             wake = os.open(self._path(fence, "wake"), os.O_WRONLY | os.O_NONBLOCK)
             try:
-                os.write(wake, json.dumps(asked).encode() + b"\n")
+                os.write(wake, json.dumps(request).encode() + b"\n")
             finally:
                 os.close(wake)
         failpoint("agent.asked")
-        write(path, asked)
+        write_json(path, request)
 
     def forget(self, fence: int) -> None:
-        """Put its folder aside: what is left in it is its log."""
+        """Move the folder of an ended process aside, until its log is sent."""
         failpoint("agent.before_forget")
         (self.attempts / str(fence)).rename(self.ended / str(fence))
         self._orders.pop(fence, None)
-        self._over.pop(fence, None)
+        self._ended.pop(fence, None)
 
     def _path(self, fence: int, name: str) -> str:
         return str(self.attempts / str(fence) / name)
 
-    def _reap(self) -> None:
-        """Guards that have ended are our children, if we started them."""
-        for pid in tuple(self._guards):
+    def _reap_guards(self) -> None:
+        """Reap ended guards that this agent started."""
+        for pid in tuple(self._guard_pids):
             if os.waitpid(pid, os.WNOHANG)[0]:
-                self._guards.discard(pid)
+                self._guard_pids.discard(pid)
 
 
-def _spawn(folder: Path, lock: int) -> int:
-    """Start the guard of a folder, in a session of its own; its number."""
+def _spawn_guard(folder: Path, lock: int) -> int:
+    """Start the guard of a folder in its own session; return its pid."""
     errors = os.open(folder / "guard.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    arguments = [_SOURCE, str(folder), str(_LOCK_FD)]
+    empty = os.open(os.devnull, os.O_RDONLY)
+    arguments = [_SOURCE_FOLDER, str(folder), str(_LOCK_FD)]
     try:
         return os.posix_spawn(
             sys.executable,
-            [sys.executable, "-I", "-S", "-X", "utf8", "-c", _GUARD, *arguments],
+            [sys.executable, "-I", "-S", "-X", "utf8", "-c", _GUARD_CODE, *arguments],
             passed_on(),
             file_actions=[
-                (os.POSIX_SPAWN_DUP2, nothing, 0),
+                (os.POSIX_SPAWN_DUP2, empty, 0),
                 (os.POSIX_SPAWN_DUP2, errors, 1),
                 (os.POSIX_SPAWN_DUP2, errors, 2),
                 (os.POSIX_SPAWN_DUP2, lock, _LOCK_FD),
@@ -290,13 +299,13 @@ def _spawn(folder: Path, lock: int) -> int:
         )
     finally:
         os.close(errors)
-        os.close(nothing)
+        os.close(empty)
 
 
-def _ended(one: Process, outcome: dict[str, Any]) -> Process:
-    """The entry of a process that has ended."""
+def _add_outcome(process: Process, outcome: dict[str, Any]) -> Process:
+    """A process with how it ended."""
     return replace(
-        one,
+        process,
         run_ms=outcome["run_ms"],
         saved_ms=outcome["saved_ms"],
         exit=Exit(outcome["exit"]),
@@ -305,13 +314,13 @@ def _ended(one: Process, outcome: dict[str, Any]) -> Process:
     )
 
 
-def _asked_ms(asked: dict[str, Any], begun: dict[str, Any]) -> int | None:
-    """What it had run when it was asked to stop; what follows we have asked for (M2)."""
-    if not asked.get("stop"):
+def _run_ms_at_request(request: dict[str, Any], start: dict[str, Any]) -> int | None:
+    """Run time at the stop request. The time after it counts as grace (M2)."""
+    if not request.get("stop"):
         return None
-    return max(asked["at"] - begun["at"], 0) // MILLISECOND if begun else 0
+    return max(request["at"] - start["at"], 0) // MILLISECOND if start else 0
 
 
-def _piece(told: list[Any]) -> Piece:
-    node, gpus, slots, cpu_milli, ram_mib = told
+def _load_piece(fields: list[Any]) -> Piece:
+    node, gpus, slots, cpu_milli, ram_mib = fields
     return Piece(NodeId(node), tuple(gpus), slots, cpu_milli, ram_mib)

@@ -12,15 +12,15 @@ from typing import Annotated, Final
 import typer
 
 from bursar.agent import gpus as hardware
-from bursar.agent.checkpoint_cleanup import KEEP_S, Bounds, Tidying
-from bursar.agent.local.cgroups import own_cgroup
-from bursar.agent.local.environment import named
-from bursar.agent.local.processes import Place, Processes
-from bursar.agent.logs import Logs
-from bursar.agent.loop import Running
-from bursar.agent.registration import registered
-from bursar.agent.state_dir import Disk, Occupied
-from bursar.agent.transport import Http
+from bursar.agent.checkpoint_cleanup import KEEP_S, CheckpointCleaner, CheckpointLimits
+from bursar.agent.local.cgroups import find_own_cgroup
+from bursar.agent.local.environment import folder_name
+from bursar.agent.local.processes import LocalBackend, ProcessSettings
+from bursar.agent.logs import LogSender
+from bursar.agent.loop import AgentLoop
+from bursar.agent.registration import register_node
+from bursar.agent.state_dir import StateDir, StateDirInUse
+from bursar.agent.transport import HttpTransport
 from bursar.cli.api_command import seconds
 from bursar.cli.credentials import KEY_VARIABLE, Access, access
 from bursar.cli.problems import Unusable
@@ -123,8 +123,8 @@ def agent(
         gpus=here.count,
         slots=slots,
         memory_gib=here.memory_gib if memory_gib is None else memory_gib,
-        cpu_milli=hardware.cpu_milli(),
-        ram_mib=hardware.ram_mib(),
+        cpu_milli=hardware.count_cpu_milli(),
+        ram_mib=hardware.measure_ram_mib(),
         region=region,
         rack=rack,
         island=island,
@@ -135,36 +135,41 @@ def agent(
     group = _cgroup(cgroup)
     folder = state or _usual_state(pool, name)
     try:
-        disk = Disk(folder, pool, name)
-    except Occupied as error:
+        disk = StateDir(folder, pool, name)
+    except StateDirInUse as error:
         raise Unusable(str(error), "Stop the other agent, or choose another --state.") from None
     except OSError as error:
         raise Unusable(f"{folder} cannot be used: {error}", "Choose another --state.") from None
     with disk:
-        place = Place(
+        place = ProcessSettings(
             folder=disk.folder,
             checkpoints=checkpoints,
             cgroup=group,
             uid=uid,
             gid=gid,
         )
-        http = Http(known.url, known.key, pool, name, _WAIT_MS)
+        http = HttpTransport(known.url, known.key, pool, name, _WAIT_MS)
         most = checkpoints_gib * 1024**3 if checkpoints_gib else None
-        bounds = Bounds(KEEP_S if keep_checkpoints is None else keep_checkpoints, most)
+        bounds = CheckpointLimits(KEEP_S if keep_checkpoints is None else keep_checkpoints, most)
         _work(name, disk, place, http, ask, bounds)
 
 
 def _work(
-    node: NodeId, disk: Disk, place: Place, http: Http, ask: NodeRequest, bounds: Bounds
+    node: NodeId,
+    disk: StateDir,
+    place: ProcessSettings,
+    http: HttpTransport,
+    ask: NodeRequest,
+    bounds: CheckpointLimits,
 ) -> None:
     """Register the node and run the agent until a signal arrives."""
     stopped = told_to_stop()
-    if not registered(lambda: http.register(ask), stopped):
+    if not register_node(lambda: http.register(ask), stopped):
         return
-    processes = Processes(place)
-    running = Running(node, disk, processes, http)
-    logs = Logs(processes.attempts, processes.ended, http.send_log)
-    tidying = Tidying(processes.checkpoints, http.over_for_s, bounds)
+    processes = LocalBackend(place)
+    running = AgentLoop(node, disk, processes, http)
+    logs = LogSender(processes.attempts, processes.ended, http.send_log)
+    tidying = CheckpointCleaner(processes.checkpoints, http.load_finished_jobs, bounds)
     for beside in (logs.run, tidying.run):
         threading.Thread(target=beside, args=(stopped,), daemon=True).start()
     print(f"ready: node {node} with {ask.gpus} × {ask.gpu_type}; stop with Ctrl-C", flush=True)
@@ -172,10 +177,10 @@ def _work(
     print("stopped; running jobs continue until their leases expire", flush=True)
 
 
-def _gpus(text: str | None) -> hardware.Gpus:
+def _gpus(text: str | None) -> hardware.DetectedGpus:
     try:
-        return hardware.found() if text is None else hardware.given(text)
-    except hardware.NoGpus as error:
+        return hardware.detect_gpus() if text is None else hardware.parse_gpus(text)
+    except hardware.GpusUnknown as error:
         raise typer.BadParameter(str(error), param_hint="--gpus") from None
 
 
@@ -208,7 +213,7 @@ def _user(name: str | None) -> tuple[int | None, int | None]:
 def _cgroup(given: Path | None) -> Path | None:
     """The parent cgroup for jobs; None if the agent cannot create cgroups and none is named."""
     if given is None:
-        return own_cgroup()
+        return find_own_cgroup()
     if not (given / "cgroup.procs").exists():
         raise typer.BadParameter(f"{given} is not a version 2 cgroup", param_hint="--cgroup")
     return given
@@ -217,4 +222,4 @@ def _cgroup(given: Path | None) -> Path | None:
 def _usual_state(pool: str, node: str) -> Path:
     given = os.environ.get("XDG_STATE_HOME", "")
     root = Path(given) if os.path.isabs(given) else Path.home() / ".local" / "state"
-    return root / "bursar-agent" / f"{named(pool)}.{named(node)}"
+    return root / "bursar-agent" / f"{folder_name(pool)}.{folder_name(node)}"

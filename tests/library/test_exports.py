@@ -10,14 +10,14 @@ import bursar
 ROOT = Path(__file__).parent.parent.parent
 
 
-def test_the_door_hands_out_the_library() -> None:
+def test_package_exports_the_library() -> None:
     """Each name is there, and is the library's own (L17, L18, L19)."""
     assert bursar.__all__ == sorted(bursar.__all__, key=lambda name: (name[0] == "_", name))
     for name in bursar.__all__:
         assert hasattr(bursar, name)
 
 
-def test_the_version_is_that_of_the_project() -> None:
+def test_version_is_that_of_the_project() -> None:
     """One number, told in two places."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)["project"]
@@ -25,7 +25,7 @@ def test_the_version_is_that_of_the_project() -> None:
     assert project["version"] == bursar.__version__
 
 
-def test_importing_the_library_imports_nothing_of_others() -> None:
+def test_importing_the_library_imports_only_the_standard_library() -> None:
     """The standard library alone, in a fresh interpreter (L17)."""
     code = (
         "import sys; before = set(sys.modules); from bursar import *; "
