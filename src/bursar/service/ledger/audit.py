@@ -16,7 +16,7 @@ from bursar.service.pools.replay import replay
 from bursar.store.pools.loader import pools_now
 from bursar.store.sql.connection import SNAPSHOT, Connection, money_time
 from bursar.store.verify.ledger import CHECKS as LEDGER_CHECKS
-from bursar.store.verify.ledger import STRAY_ORGS, Check, Problem, problems
+from bursar.store.verify.ledger import PLANNER_SETTINGS, STRAY_ORGS, Check, Problem, problems
 from bursar.store.verify.org_pool_agreement import SEAM_CHECKS
 from bursar.store.verify.pools import POOL_CHECKS
 from bursar.store.verify.summaries import STRAY_SUMMARIES, SUMMARY_CHECKS
@@ -50,6 +50,7 @@ def verify(
     found: list[Problem] = []
     with connection.transaction():
         connection.execute(SNAPSHOT)
+        connection.execute(PLANNER_SETTINGS)
         now = clock(connection)
         for check in CHECKS:
             here = list(problems(connection, check, [now] if check.timed else ()))

@@ -162,20 +162,24 @@ def _checks(orgs: str) -> tuple[Check, ...]:
                       from whose w
                       join postings p on p.org_id = w.org_id and p.number <= w.number
                      group by p.org_id, p.number),
-                told as (
-                    select e.org_id, h.user_id, e.at - mod(e.at, {BURN_SLOT}) as slot,
-                           sum(s.amount)::bigint as amount
+                -- The hold is found first: the planner would join all holds of an org otherwise.
+                paid as materialized (
+                    select e.org_id, e.at, s.amount,
+                           (case e.kind when 'ChargeReversed' then c.hold_id
+                                        when 'DebtRepaid' then d.hold_id
+                                        else e.body ->> 'hold' end) collate "C" as hold_id
                       from spent s
                       join events e on e.org_id = s.org_id and e.number = s.number
                       left join charges c on c.org_id = e.org_id
                        and e.kind = 'ChargeReversed' and c.charge_id = e.body ->> 'charge'
                       left join debts d on d.org_id = e.org_id
                        and e.kind = 'DebtRepaid' and d.debt_id = e.body ->> 'debt'
-                      join holds h on h.org_id = e.org_id
-                       and h.hold_id = case e.kind when 'ChargeReversed' then c.hold_id
-                                                   when 'DebtRepaid' then d.hold_id
-                                                   else e.body ->> 'hold' end
-                     where s.amount <> 0
+                     where s.amount <> 0),
+                told as (
+                    select p.org_id, h.user_id, p.at - mod(p.at, {BURN_SLOT}) as slot,
+                           sum(p.amount)::bigint as amount
+                      from paid p
+                      join holds h on h.org_id = p.org_id and h.hold_id = p.hold_id
                      group by 1, 2, 3)
                 select coalesce(k.org_id, t.org_id),
                        concat_ws(' ', coalesce(k.user_id, t.user_id),
