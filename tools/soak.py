@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from bursar.store.database import URL_VARIABLE, opened
+from bursar.store.database import URL_VARIABLE, open_database
 from tests.service.chaos import FAULTS, Seen, round_of_chaos
 from tests.support.databases import new_state
 
@@ -33,7 +33,7 @@ def main(minutes: float, seed: int | None) -> int:
     os.environ.pop(URL_VARIABLE, None)  # this kills servers: never one that is not its own
     end = time.monotonic() + minutes * 60
     rounds, faults, answers = 0, Counter[str](), 0
-    with new_state() as state, opened(state) as database:
+    with new_state() as state, open_database(state) as database:
         while rounds == 0 or (seed is None and time.monotonic() < end):
             rounds += 1
             now = secrets.randbits(32) if seed is None else seed

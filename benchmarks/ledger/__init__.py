@@ -25,7 +25,7 @@ from benchmarks.ledger.rebuild import measure_rebuild
 from benchmarks.ledger.sizes import FULL, QUICK, Sizes
 from benchmarks.ledger.throughput import CALLERS, measure_hot, measure_spread
 from benchmarks.ledger.yardsticks import Say
-from bursar.service.database import URL_VARIABLE, Database, opened, temporary
+from bursar.service.database import URL_VARIABLE, Database, open_database, temporary_server
 
 Run = Callable[[Database, Sizes, dict[str, float], Say], Load]
 
@@ -89,10 +89,10 @@ def main(
 def _server(state: Path | None) -> Iterator[Database]:
     """The server that was named, or one that is gone afterwards."""
     if state is None and not environ.get(URL_VARIABLE):
-        with temporary() as database:
+        with temporary_server() as database:
             yield database
     else:
-        with opened(state) as database:
+        with open_database(state) as database:
             yield database
 
 

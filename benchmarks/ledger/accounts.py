@@ -11,7 +11,7 @@ from benchmarks.ledger.sizes import MANY, SEED, SPREAD, Shape, Sizes
 from benchmarks.ledger.throughput import CALLERS, Working
 from benchmarks.ledger.yardsticks import Say
 from bursar.core.refusal import Refusal
-from bursar.service.database import Aside, Database, aside
+from bursar.service.database import Database, ScratchDatabase, scratch_database
 from bursar.service.queries.balances import Looking
 from bursar.service.queries.top_lists import Measure, Subject, Top
 
@@ -29,8 +29,8 @@ def measure_accounts(server: Database, sizes: Sizes, _: dict[str, float], say: S
         f" in {sizes.spread_orgs:,}",
     )
     with (
-        aside(server, "bursar_bench_few") as with_few,
-        aside(server, "bursar_bench_many") as with_many,
+        scratch_database(server, "bursar_bench_few") as with_few,
+        scratch_database(server, "bursar_bench_many") as with_many,
     ):
         fewer = Place(load, with_few, SPREAD, sizes.spread_orgs, sizes, say)
         more = Place(load, with_many, MANY, sizes.many_orgs, sizes, say)
@@ -53,7 +53,7 @@ class Place:
     """A database with some orgs, and what was measured on it."""
 
     def __init__(
-        self, load: Load, database: Aside, shape: Shape, orgs: int, sizes: Sizes, say: Say
+        self, load: Load, database: ScratchDatabase, shape: Shape, orgs: int, sizes: Sizes, say: Say
     ) -> None:
         say(f"L-accounts: making {orgs * shape.accounts:,} accounts in {orgs:,} orgs")
         self.working = Working(load, database, sizes, say)
@@ -98,7 +98,7 @@ def _compare(load: Load, few: Place, many: Place, yardstick: str) -> None:
     ]
 
 
-def _top(load: Load, database: Aside, sizes: Sizes, say: Say) -> None:
+def _top(load: Load, database: ScratchDatabase, sizes: Sizes, say: Say) -> None:
     """Bring the top list over all orgs up to date, and read it."""
     say("L-accounts: sweep, and the top list")
     began = time.perf_counter()

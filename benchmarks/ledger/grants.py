@@ -15,7 +15,7 @@ from bursar.core.instant import DAY
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Release, Reserve
 from bursar.core.ledger.values import CreditKind
 from bursar.core.refusal import Refusal
-from bursar.service.database import Aside, Database, OrgId, aside
+from bursar.service.database import Database, OrgId, ScratchDatabase, scratch_database
 from bursar.service.ledger.ledger import Ledger
 
 SPANS = (1, 10, 1_000)  # grants that a hold draws from
@@ -30,7 +30,7 @@ def measure_grants(server: Database, sizes: Sizes, _: dict[str, float], say: Say
         + " / ".join(f"{number:,}" for number in sizes.grants)
         + " grants",
     )
-    with aside(server, "bursar_bench_grants") as database:
+    with scratch_database(server, "bursar_bench_grants") as database:
         for number in sizes.grants:
             say(f"L-grants: issuing {number:,} grants")
             make_org(database, _org(number), _issued(number))
@@ -61,7 +61,7 @@ def _issued(number: int) -> Iterator[Command]:
         )
 
 
-def _compare(load: Load, database: Aside, span: int, sizes: Sizes) -> None:
+def _compare(load: Load, database: ScratchDatabase, span: int, sizes: Sizes) -> None:
     """The same holds for each number of grants that has as many; the fewest are the yardstick."""
     enough = [number for number in sizes.grants if number >= span]
     if not enough:

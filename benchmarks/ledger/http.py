@@ -24,7 +24,7 @@ from benchmarks.ledger.figures import Figure, Load
 from benchmarks.ledger.sizes import SEED, Sizes
 from benchmarks.ledger.throughput import verify_after
 from benchmarks.ledger.yardsticks import Say
-from bursar.service.database import URL_VARIABLE, Aside, Database, aside
+from bursar.service.database import URL_VARIABLE, Database, ScratchDatabase, scratch_database
 
 CONNECTIONS: Final = 64
 PROCESSES: Final = 2
@@ -52,7 +52,7 @@ def measure_http(server: Database, sizes: Sizes, _: dict[str, float], say: Say) 
         what=f"reserve, charge, settle over HTTP; {CONNECTIONS} connections,"
         f" {sizes.spread_orgs:,} orgs, {PROCESSES} processes",
     )
-    with aside(server, "bursar_bench_http") as database, serving(database) as served:
+    with scratch_database(server, "bursar_bench_http") as database, serving(database) as served:
         say(f"L-http: making {sizes.spread_orgs:,} orgs")
         tenants = asyncio.run(_make_tenants(served, sizes.spread_orgs))
         run = _Run(served, tenants)
@@ -95,7 +95,7 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def serving(database: Aside) -> Iterator[Served]:
+def serving(database: ScratchDatabase) -> Iterator[Served]:
     """Processes that serve a database, until the end."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bursar-")))
@@ -104,7 +104,7 @@ def serving(database: Aside) -> Iterator[Served]:
 
 
 @contextmanager
-def _process(database: Aside, folder: Path) -> Iterator[dict[str, Any]]:
+def _process(database: ScratchDatabase, folder: Path) -> Iterator[dict[str, Any]]:
     command = [sys.executable, "-m", "bursar", "api", "--state", str(folder), "--port", "0"]
     environment = {**os.environ, URL_VARIABLE: database.url}
     process = subprocess.Popen(

@@ -23,7 +23,14 @@ from bursar.core.ledger.values import BudgetTarget, CreditKind
 from bursar.core.money import AMOUNT_MAX, CREDIT, Micros
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Refusal
-from bursar.service.database import Aside, Connection, Database, OrgId, create_org, money_time
+from bursar.service.database import (
+    Connection,
+    Database,
+    OrgId,
+    ScratchDatabase,
+    create_org,
+    money_time,
+)
 from bursar.service.ledger.batch import Answer, Ask, Batch
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.workers.sweeper import Sweeper, SweepResult, through
@@ -79,7 +86,7 @@ def _budget(account: AccountId, every: PeriodKind) -> Command:
 
 
 def make_org(
-    database: Database | Aside,
+    database: Database | ScratchDatabase,
     org: OrgId,
     commands: Iterable[Command],
     clock: Callable[[Connection], Instant] = money_time,
@@ -90,7 +97,7 @@ def make_org(
     """
     books = Books()
     asks = (Ask(org, f"{MADE}{number}", command) for number, command in enumerate(commands))
-    with database.connect(patience=None) as connection:
+    with database.connect(timeouts=None) as connection:
         create_org(connection, org)
         while batch := list(islice(asks, AT_ONCE)):
             for answer in Batch(connection, PriceBook(), {org: books}, clock).run(batch):
@@ -115,26 +122,26 @@ def copy_org(connection: Connection, org: OrgId, copies: Sequence[OrgId]) -> Non
                 connection.execute(sql.encode(), [names, org])
 
 
-def make_orgs(database: Aside, count: int, shape: Shape) -> list[OrgId]:
+def make_orgs(database: ScratchDatabase, count: int, shape: Shape) -> list[OrgId]:
     """So many equal orgs, ready to be worked on."""
     names = [f"org-{number:06d}" for number in range(count)]
     make_org(database, names[0], tree(shape))
     sweep(database)  # so that the copies need no first sweep of their own
-    with database.connect(patience=None) as connection:
+    with database.connect(timeouts=None) as connection:
         copy_org(connection, names[0], names[1:])
     settle_down(database)
     return names
 
 
-def sweep(database: Aside) -> SweepResult:
+def sweep(database: ScratchDatabase) -> SweepResult:
     """Bring what is summed up to date; nothing is due in the orgs of these loads."""
-    with database.connect(patience=None) as connection, Ledger(database.connect) as ledger:
+    with database.connect(timeouts=None) as connection, Ledger(database.connect) as ledger:
         return Sweeper(connection, through(ledger)).sweep()
 
 
-def settle_down(database: Aside) -> None:
+def settle_down(database: ScratchDatabase) -> None:
     """Have the server do now what it would do sometime after much was written, amid the load."""
-    with database.connect(patience=None) as connection:
+    with database.connect(timeouts=None) as connection:
         connection.execute("vacuum (analyze)")
         checkpoint(connection)
 

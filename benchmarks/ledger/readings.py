@@ -38,12 +38,12 @@ from bursar.core.scheduling.decisions import Start
 from bursar.core.scheduling.model.jobs import Shape, StartReason
 from bursar.core.scheduling.model.nodes import Node, Piece
 from bursar.service.database import (
-    Aside,
     Connection,
     Database,
     OrgId,
-    aside,
+    ScratchDatabase,
     create_pool,
+    scratch_database,
 )
 from bursar.service.jobs import Answers, Jobs, Submission
 from bursar.service.ledger.batch import Answer, Ask, Batch
@@ -66,12 +66,12 @@ def measure_meter(server: Database, sizes: Sizes, _: dict[str, float], say: Say)
         name="L-meter",
         what=f"readings of {sizes.attempts:,} running attempts, {sizes.per_call:,} per call",
     )
-    with aside(server, "bursar_bench_meter") as database:
+    with scratch_database(server, "bursar_bench_meter") as database:
         say(f"L-meter: making {sizes.attempts:,} jobs and letting them run")
         hands = Hands(later() - 13 * HOUR)
         orgs = _make_jobs(database, sizes, hands)
         with (
-            database.connect(patience=None) as connection,
+            database.connect(timeouts=None) as connection,
             Ledger(database.connect) as ledger,
         ):
             jobs = Jobs(connection, lambda asks: _answers(ledger, asks))
@@ -189,11 +189,11 @@ def _charges(load: Load, fleet: Fleet, relay: Relay) -> Figure:
 # Setting it up.
 
 
-def _make_jobs(database: Aside, sizes: Sizes, hands: Hands) -> list[OrgId]:
+def _make_jobs(database: ScratchDatabase, sizes: Sizes, hands: Hands) -> list[OrgId]:
     """As many orgs as nodes, each with the jobs of one."""
     orgs = [f"org-{number:06d}" for number in range(sizes.attempts // sizes.per_call)]
     make_org(database, orgs[0], _priced(), hands)
-    with database.connect(patience=None) as connection:
+    with database.connect(timeouts=None) as connection:
         batch = Batch(connection, PriceBook(), {}, hands)
         jobs = Jobs(connection, batch.run, hands)
         for number in range(sizes.per_call):

@@ -9,7 +9,7 @@ from benchmarks.ledger.orgs import copy_org, make_org, settle_down, tree
 from benchmarks.ledger.sizes import HOT, Sizes
 from benchmarks.ledger.yardsticks import Say
 from bursar.core.ledger.commands import Command
-from bursar.service.database import Database, aside
+from bursar.service.database import Database, scratch_database
 from bursar.service.ledger.audit import orgs_of, rebuild, verify
 
 WORKERS = 2
@@ -18,11 +18,11 @@ LEAST = 30_000  # events a second
 
 def measure_rebuild(server: Database, sizes: Sizes, _: dict[str, float], say: Say) -> Load:
     """Rebuild everything, then verify everything."""
-    with aside(server, "bursar_bench_rebuild") as database:
+    with scratch_database(server, "bursar_bench_rebuild") as database:
         say(f"L-rebuild: making {sizes.rebuild_orgs:,} orgs with a history")
         names = [f"org-{number:06d}" for number in range(sizes.rebuild_orgs)]
         make_org(database, names[0], _history(names[0], sizes.rebuild_events))
-        with database.connect(patience=None) as connection:
+        with database.connect(timeouts=None) as connection:
             copy_org(connection, names[0], names[1:])
             orgs = orgs_of(connection)
         settle_down(database)
@@ -37,7 +37,7 @@ def measure_rebuild(server: Database, sizes: Sizes, _: dict[str, float], say: Sa
 
         say("L-rebuild: verify")
         began = time.perf_counter()
-        with database.connect(patience=None) as connection:
+        with database.connect(timeouts=None) as connection:
             load.problems += [str(problem) for problem in verify(connection)]
         verifying = time.perf_counter() - began
     for what, seconds in (

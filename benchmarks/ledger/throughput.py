@@ -8,7 +8,7 @@ from benchmarks.ledger.orgs import MADE, make_orgs
 from benchmarks.ledger.processes import Share, at_once, peaks
 from benchmarks.ledger.sizes import HOT, SPREAD, Shape, Sizes
 from benchmarks.ledger.yardsticks import Say
-from bursar.service.database import Aside, Database, aside
+from bursar.service.database import Database, ScratchDatabase, scratch_database
 from bursar.service.ledger.audit import verify
 from bursar.service.ledger.ledger import Ledger
 
@@ -27,7 +27,7 @@ def measure_spread(server: Database, sizes: Sizes, yardsticks: dict[str, float],
         name="L-spread",
         what=f"reserve, 3 charges, settle; {accounts:,} accounts in {sizes.spread_orgs:,} orgs",
     )
-    with aside(server, "bursar_bench_spread") as database:
+    with scratch_database(server, "bursar_bench_spread") as database:
         say(f"L-spread: making {sizes.spread_orgs:,} orgs")
         work = Working(load, database, sizes, say)
         orgs = make_orgs(database, sizes.spread_orgs, SPREAD)
@@ -57,7 +57,7 @@ def measure_hot(server: Database, sizes: Sizes, yardsticks: dict[str, float], sa
         name="L-hot",
         what=f"the same on one org with {HOT.accounts} accounts, {CALLERS} callers and {CROWD}",
     )
-    with aside(server, "bursar_bench_hot") as database:
+    with scratch_database(server, "bursar_bench_hot") as database:
         work = Working(load, database, sizes, say)
         orgs = make_orgs(database, 1, HOT)
         found = work.peak(orgs, HOT, CALLERS)
@@ -90,17 +90,17 @@ def _throughput(
     )
 
 
-def verify_after(load: Load, database: Aside, say: Say) -> None:
+def verify_after(load: Load, database: ScratchDatabase, say: Say) -> None:
     """Note every contradiction that a load has left behind."""
     say(f"{load.name}: verify")
-    with database.connect(patience=None) as connection:
+    with database.connect(timeouts=None) as connection:
         load.problems += [str(problem) for problem in verify(connection)]
 
 
 class Working:
     """Puts units of work on a database and keeps count of what was answered."""
 
-    def __init__(self, load: Load, database: Aside, sizes: Sizes, say: Say) -> None:
+    def __init__(self, load: Load, database: ScratchDatabase, sizes: Sizes, say: Say) -> None:
         self._load = load
         self._database = database
         self._sizes = sizes
@@ -154,7 +154,7 @@ class Working:
     def check(self) -> None:
         """Whether the books add up, and have each answered command once."""
         verify_after(self._load, self._database, self._say)
-        with self._database.connect(patience=None) as connection:
+        with self._database.connect(timeouts=None) as connection:
             [stored] = connection.execute(ANSWERED).fetchone() or (0,)
         if stored != self._answered:
             self._load.problems.append(

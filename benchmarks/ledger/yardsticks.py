@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from benchmarks.ledger.orgs import settle_down
 from benchmarks.ledger.sizes import SEED, Sizes
-from bursar.service.database import Aside, Database, aside, program
+from bursar.service.database import Database, ScratchDatabase, program_path, scratch_database
 
 PLAIN_WAY: Final = """\
 begin;
@@ -64,7 +64,7 @@ def measured(server: Database, sizes: Sizes, wanted: Iterable[str], say: Say) ->
     tpc_b = [name for name in asked if name.startswith("T")]
     plain = [name for name in asked if name.startswith("P")]
     if tpc_b:
-        with aside(server, "bursar_bench_tpcb") as database:
+        with scratch_database(server, "bursar_bench_tpcb") as database:
             say(f"yardstick T: filling pgbench's tables, scale {sizes.scale}")
             _pgbench(database, ["--initialize", "--quiet", f"--scale={sizes.scale}"])
             for name in tpc_b:
@@ -72,7 +72,7 @@ def measured(server: Database, sizes: Sizes, wanted: Iterable[str], say: Say) ->
                 clients = int(name[2:-1])
                 told[name] = _tps(database, sizes, clients, ["--builtin=tpcb-like"])
     if plain:
-        with aside(server, "bursar_bench_plain") as database:
+        with scratch_database(server, "bursar_bench_plain") as database:
             _make_plain(database, sizes)
             for name in plain:
                 say(f"yardstick {name}: {WHAT[name]}")
@@ -80,13 +80,13 @@ def measured(server: Database, sizes: Sizes, wanted: Iterable[str], say: Say) ->
     return told
 
 
-def _make_plain(database: Aside, sizes: Sizes) -> None:
-    with database.connect(patience=None) as connection:
+def _make_plain(database: ScratchDatabase, sizes: Sizes) -> None:
+    with database.connect(timeouts=None) as connection:
         connection.execute(PLAIN_TABLES)
         connection.execute(PLAIN_ACCOUNTS, [sizes.plain_accounts])
 
 
-def _plain_way(database: Aside, sizes: Sizes, *, hot: bool) -> float:
+def _plain_way(database: ScratchDatabase, sizes: Sizes, *, hot: bool) -> float:
     drawn = "1" if hot else f"random(1, {sizes.plain_accounts})"
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "plain.sql")
@@ -94,7 +94,7 @@ def _plain_way(database: Aside, sizes: Sizes, *, hot: bool) -> float:
         return _tps(database, sizes, 64, ["--protocol=prepared", f"--file={script}"])
 
 
-def _tps(database: Aside, sizes: Sizes, clients: int, options: list[str]) -> float:
+def _tps(database: ScratchDatabase, sizes: Sizes, clients: int, options: list[str]) -> float:
     settle_down(database)
     length = f"--time={sizes.seconds:.0f}"
     if sizes.transactions is not None:
@@ -107,13 +107,13 @@ def _tps(database: Aside, sizes: Sizes, clients: int, options: list[str]) -> flo
     return float(found.group(1))
 
 
-def _pgbench(database: Aside, options: list[str]) -> str:
+def _pgbench(database: ScratchDatabase, options: list[str]) -> str:
     """Run it, and return what it printed."""
     address = conninfo_to_dict(database.url)
     # Not on the command line, which everybody on the machine can read.
     secret = str(address.pop("password", ""))
     ran = subprocess.run(
-        [program("pgbench"), *options, make_conninfo("", **address)],
+        [program_path("pgbench"), *options, make_conninfo("", **address)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -18,7 +18,7 @@ from benchmarks.ledger.orgs import make_orgs
 from benchmarks.ledger.sizes import SPREAD, Sizes
 from benchmarks.ledger.throughput import Working
 from bursar.core.ledger.commands import Command
-from bursar.service.database import Aside, Database, aside
+from bursar.service.database import Database, ScratchDatabase, scratch_database
 from bursar.service.ledger.audit import orgs_of, rebuild, verify
 from bursar.service.ledger.batch import Answer
 from bursar.service.ledger.batcher import Busy
@@ -46,9 +46,9 @@ def say(_: str) -> None:
 
 
 @pytest.fixture
-def database(database_url: str) -> Iterator[Aside]:
+def database(database_url: str) -> Iterator[ScratchDatabase]:
     """A database of a load's own."""
-    with aside(Database(database_url, None), "bursar_test_bench") as made:
+    with scratch_database(Database(database_url, None), "bursar_test_bench") as made:
         yield made
 
 
@@ -115,11 +115,11 @@ def test_some_loads_can_be_had_alone(capsys: pytest.CaptureFixture[str]) -> None
     assert "L-rebuild: verify" in told.err
 
 
-def test_copies_of_an_org_are_what_the_ledger_would_have_made(database: Aside) -> None:
+def test_copies_of_an_org_are_what_the_ledger_would_have_made(database: ScratchDatabase) -> None:
     """Their tables add up and follow from their events."""
     orgs = make_orgs(database, 3, SPREAD)
 
-    with database.connect(patience=None) as connection:
+    with database.connect(timeouts=None) as connection:
         assert () == verify(connection)
         stored = orgs_of(connection)
     assert orgs == list(stored)
@@ -135,7 +135,7 @@ def test_copies_of_an_org_are_what_the_ledger_would_have_made(database: Aside) -
     ],
 )
 def test_a_load_whose_books_do_not_add_up_has_failed(
-    database: Aside, damage: str, complaint: str, capsys: pytest.CaptureFixture[str]
+    database: ScratchDatabase, damage: str, complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A fast wrong answer counts as zero."""
     load = Load(name="L-hot", what="")
@@ -158,7 +158,7 @@ def test_a_load_whose_books_do_not_add_up_has_failed(
     assert "WRONG" in capsys.readouterr().out
 
 
-def test_processes_are_counted_once_all_are_warm(database: Aside) -> None:
+def test_processes_are_counted_once_all_are_warm(database: ScratchDatabase) -> None:
     """Each under keys of its own, on the same orgs; what is answered is stored."""
     load = Load(name="L-spread", what="")
     working = Working(load, database, TINY, say)

@@ -8,12 +8,12 @@ import time
 
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.webhooks.alerts import Alerter, submit_through
-from bursar.store.database import connected
+from bursar.store.database import connect
 
 
 def main(url: str) -> None:
     """Look until killed, a minute at most."""
-    with Ledger(lambda: connected(url)) as ledger, connected(url) as connection:
+    with Ledger(lambda: connect(url)) as ledger, connect(url) as connection:
         alerter = Alerter(connection, submit_through(ledger))
         ends = time.monotonic() + 60
         while time.monotonic() < ends:

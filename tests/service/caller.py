@@ -22,13 +22,13 @@ from bursar.core.refusal import Refusal
 from bursar.service.ledger.batch import Answer
 from bursar.service.ledger.batcher import Busy, Limits, Unreachable
 from bursar.service.ledger.ledger import Ledger
-from bursar.store.database import Patience, connected
+from bursar.store.database import Timeouts, connect
 from bursar.store.sql.codec import text_of
 
 PAUSE_S_MAX: Final = 0.05  # between two operations, so that a history stays small
 
 # Short, so that a dead line and a stopped neighbour are given up during a test.
-IMPATIENT: Final = Patience(
+IMPATIENT: Final = Timeouts(
     connect_s=2, lock_ms=1_500, statement_ms=2_000, idle_in_transaction_ms=2_000, answer_s=2.5
 )
 
@@ -62,7 +62,7 @@ def main(url: str, org: str, name: str, seed: int, log: Path, stop: Path) -> Non
     asked = {line["key"] for line in lines(log)}
     answered = {line["key"] for line in lines(log) if "answer" in line}
     with (
-        Ledger(lambda: connected(url, IMPATIENT), limits=Limits(lanes=1)) as ledger,
+        Ledger(lambda: connect(url, IMPATIENT), limits=Limits(lanes=1)) as ledger,
         log.open("a") as out,
     ):
         for number in count():

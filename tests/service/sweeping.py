@@ -8,14 +8,14 @@ import time
 
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.workers.sweeper import SweepWorker, through
-from bursar.store.database import connected
+from bursar.store.database import connect
 
 
 def main(url: str) -> None:
     """Sweep until killed, a minute at most."""
     with (
-        Ledger(lambda: connected(url)) as ledger,
-        SweepWorker(lambda: connected(url), through(ledger), interval_s=0.05, term_s=10),
+        Ledger(lambda: connect(url)) as ledger,
+        SweepWorker(lambda: connect(url), through(ledger), interval_s=0.05, term_s=10),
     ):
         time.sleep(60)
 

@@ -17,7 +17,7 @@ from bursar.core.ids import AccountId, BudgetId
 from bursar.core.ledger.commands import Command, SetBudget
 from bursar.core.ledger.values import BudgetTarget
 from bursar.core.money import CREDIT
-from bursar.service.database import Aside, Database, aside, temporary
+from bursar.service.database import Database, ScratchDatabase, scratch_database, temporary_server
 from bursar.service.ledger.batch import Answer
 from bursar.service.ledger.batcher import Limits, Unreachable
 from bursar.service.ledger.ledger import Ledger
@@ -39,7 +39,7 @@ LIMITS = Limits(unreachable_s=0)
 
 def test_no_command_is_lost_or_repeated_when_the_database_is_killed() -> None:
     """64 callers work on one org while PostgreSQL gets a SIGKILL."""
-    with temporary() as database:
+    with temporary_server() as database:
         make_org(database, "org", [*tree(HOT, 1_000_000 * CREDIT), TIGHT])
         assert database.embedded is not None
         with Ledger(database.connect, limits=LIMITS) as ledger:
@@ -69,9 +69,9 @@ def run_until(callers: RetryingCallers, is_true: Callable[[], bool], what: str) 
 
 
 @pytest.fixture
-def database(database_url: str) -> Iterator[Aside]:
+def database(database_url: str) -> Iterator[ScratchDatabase]:
     """A separate database: the test verifies all of it."""
-    with aside(Database(database_url, None), "bursar_test_kills") as made:
+    with scratch_database(Database(database_url, None), "bursar_test_kills") as made:
         yield made
 
 
@@ -93,7 +93,7 @@ class LosesAnswers:
         return lost
 
 
-def short_load(database: Aside, lost_every: int = 10**9) -> Tally:
+def short_load(database: ScratchDatabase, lost_every: int = 10**9) -> Tally:
     """Run three callers for a few units; their tally."""
     make_org(database, "org", tree(HOT))
     with Ledger(database.connect) as ledger:
@@ -106,7 +106,7 @@ def short_load(database: Aside, lost_every: int = 10**9) -> Tally:
     return callers.tally
 
 
-def test_the_callers_tally_agrees_with_the_rows(database: Aside) -> None:
+def test_the_callers_tally_agrees_with_the_rows(database: ScratchDatabase) -> None:
     """Both count independently of each other."""
     tally = short_load(database)
 
@@ -115,7 +115,7 @@ def test_the_callers_tally_agrees_with_the_rows(database: Aside) -> None:
         assert load_totals(connection, "org").adds_up
 
 
-def test_a_retry_of_a_stored_command_gets_the_first_answer(database: Aside) -> None:
+def test_a_retry_of_a_stored_command_gets_the_first_answer(database: ScratchDatabase) -> None:
     """Under the same key the command takes effect once (L7)."""
     tally = short_load(database, lost_every=5)
 
@@ -123,7 +123,7 @@ def test_a_retry_of_a_stored_command_gets_the_first_answer(database: Aside) -> N
     assert [] == discrepancies(database, "org", tally)
 
 
-def test_an_answer_that_is_not_stored_is_noticed(database: Aside) -> None:
+def test_an_answer_that_is_not_stored_is_noticed(database: ScratchDatabase) -> None:
     tally = short_load(database)
 
     found = discrepancies(database, "org", replace(tally, keys=[*tally.keys, "unit-999/0"]))
@@ -131,19 +131,19 @@ def test_an_answer_that_is_not_stored_is_noticed(database: Aside) -> None:
     assert ["answered but not stored: unit-999/0"] == found
 
 
-def test_a_stored_command_without_an_answer_is_noticed(database: Aside) -> None:
+def test_a_stored_command_without_an_answer_is_noticed(database: ScratchDatabase) -> None:
     tally = short_load(database)
 
     assert discrepancies(database, "org", replace(tally, keys=tally.keys[:-1]))
 
 
-def test_spent_credits_that_callers_did_not_count_are_noticed(database: Aside) -> None:
+def test_spent_credits_that_callers_did_not_count_are_noticed(database: ScratchDatabase) -> None:
     tally = short_load(database)
 
     assert discrepancies(database, "org", replace(tally, spent=tally.spent + 1))
 
 
-def test_inconsistent_books_are_noticed(database: Aside) -> None:
+def test_inconsistent_books_are_noticed(database: ScratchDatabase) -> None:
     tally = short_load(database)
     with database.connect() as connection:
         connection.execute("update accounts set used = used + 1 where account_id = 'org'")

@@ -28,8 +28,8 @@ from bursar.service.ledger.batcher import Limits
 from bursar.service.org_setup import begin_books
 from bursar.service.pools.pool import NullListener, PoolHandle, PoolReplica, at_once, keeping
 from bursar.service.pools.quota_distribution import KIND, QuotaDistributor
-from bursar.store.database import Patience
-from bursar.store.database import connected as limited
+from bursar.store.database import Timeouts
+from bursar.store.database import connect as limited
 from bursar.store.jobs.outbox import Letter
 from bursar.store.ledger.loader import lock_orgs
 from bursar.store.pools.loader import create_pool, lock_pool
@@ -355,7 +355,7 @@ def test_an_org_whose_quotas_cannot_be_divided_holds_up_no_other(
     world.set(blocked, "quota", "q", {"account_id": "root", "gpus_max": 3})
     with (
         connected(database_url) as other,
-        limited(database_url, Patience(lock_ms=100)) as own,
+        limited(database_url, Timeouts(lock_ms=100)) as own,
     ):
         one = Process(world, own)
         with other.transaction():
@@ -372,7 +372,7 @@ def test_a_pool_that_cannot_be_reached_holds_up_no_other(
     """It has to be told before others can be given more; what it is about to have, they can hear
     of all the same (B4)."""
     world.quota(gpus_max=3)
-    limits, hasty = Limits(lanes=1, unreachable_s=0.2), Patience(lock_ms=100)
+    limits, hasty = Limits(lanes=1, unreachable_s=0.2), Timeouts(lock_ms=100)
     with ExitStack() as stack:
         pools = {
             name: stack.enter_context(

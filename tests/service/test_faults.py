@@ -31,7 +31,7 @@ from bursar.service.ledger.audit import orgs_of, rebuild, verify
 from bursar.service.ledger.batch import OrgFrozen
 from bursar.service.ledger.batcher import Limits
 from bursar.service.ledger.ledger import Ledger
-from bursar.store.database import URL_VARIABLE, Database, opened
+from bursar.store.database import URL_VARIABLE, Database, open_database
 from bursar.store.ledger.writer import create_org
 from tests.support import databases
 
@@ -43,7 +43,7 @@ CALLERS, TURNS = 8, 12  # each caller's holds, each with three commands
 def embedded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
     """An embedded database of the test's own, whatever else there is."""
     monkeypatch.delenv(URL_VARIABLE, raising=False)
-    with databases.new_state() as state, opened(state) as database:
+    with databases.new_state() as state, open_database(state) as database:
         yield database
 
 
@@ -74,7 +74,7 @@ def life(ledger: Ledger, org: str, name: str) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", ["postgres_pid", "keeper_pid"])
+@pytest.mark.parametrize("victim", ["postgres_pid", "supervisor_pid"])
 def test_a_killed_database_costs_no_answer_and_no_credit(
     monkeypatch: pytest.MonkeyPatch, victim: str
 ) -> None:

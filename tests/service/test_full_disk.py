@@ -17,7 +17,7 @@ from bursar.service.ledger.audit import rebuild_one, verify
 from bursar.service.ledger.batcher import Limits, Unreachable
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.queries.balances import Looking
-from bursar.store.database import RESERVE_BYTES, Database, DatabaseFull, embedded
+from bursar.store.database import RESERVE_BYTES, Database, DatabaseFull, open_embedded
 from bursar.store.embedded.folder import StateFolder
 from tests.support.databases import new_org
 from tests.support.embedded_guests import end_servers, new_room
@@ -112,8 +112,8 @@ class Desk:
 def desk(disk: Disk, *, careful: bool) -> Iterator[Desk]:
     """A ledger that keeps a reserve, or one that goes on until nothing is left."""
     limits = Limits(lanes=1, unreachable_s=1)
-    with embedded(disk.state.path) as database:
-        admit = database.admit if careful else None
+    with open_embedded(disk.state.path) as database:
+        admit = database.check_space if careful else None
         with Ledger(database.connect, limits=limits, admit=admit) as ledger:
             yield Desk(database, ledger)
 

@@ -14,7 +14,7 @@ import pytest
 
 from bursar.service.ledger.batcher import Limits
 from bursar.service.ledger.ledger import Ledger
-from bursar.store.database import URL_VARIABLE, Database, opened
+from bursar.store.database import URL_VARIABLE, Database, open_database
 from bursar.store.sql.connection import Connection
 from tests.service.caller import answer_line, lines, operation
 from tests.service.chaos import FAULTS, Callers, begin, check, round_of_chaos
@@ -33,7 +33,7 @@ def own_database() -> Iterator[Database]:
     """An embedded database whose server may be killed, whatever else there is."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(URL_VARIABLE, raising=False)
-        with databases.new_state() as state, opened(state) as database:
+        with databases.new_state() as state, open_database(state) as database:
             yield database
 
 

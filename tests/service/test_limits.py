@@ -14,7 +14,7 @@ from bursar.service.ledger.batcher import Busy, Limits, Unreachable
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.queries.read_pool import Readers
-from bursar.store.database import Patience, connected
+from bursar.store.database import Timeouts, connect
 from bursar.store.embedded.initdb import free_port
 from bursar.store.ledger.loader import lock_orgs
 from bursar.store.sql.connection import Connection
@@ -35,7 +35,7 @@ def test_a_connection_has_limits_unless_it_needs_time(database_url: str) -> None
     """The service's have; those that migrate, verify and rebuild have none."""
     settings = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
 
-    with connected(database_url) as hurried, connected(database_url, None) as unhurried:
+    with connect(database_url) as hurried, connect(database_url, None) as unhurried:
         assert ["10s", "30s", "1min"] == [asked_for(hurried, one) for one in settings]
         assert ["0", "0", "0"] == [asked_for(unhurried, one) for one in settings]
 
@@ -55,7 +55,7 @@ def test_a_question_whose_connection_was_ended_for_standing_still_is_asked_again
                 connection.execute("select 1")
         return asked_for(connection, "idle_in_transaction_session_timeout")
 
-    readers = Readers(lambda: connected(database_url), threads=1)
+    readers = Readers(lambda: connect(database_url), threads=1)
     try:
         assert "1min" == readers.ask(question).result()
     finally:
@@ -71,7 +71,7 @@ def test_both_ends_of_a_network_notice_that_the_other_is_gone() -> None:
 
     with cluster(settings=settings) as server:
         url = make_conninfo(server.url, host="127.0.0.1", port=port)
-        with connected(url) as connection:
+        with connect(url) as connection:
             assert ["10", "5", "3"] == [asked_for(connection, one) for one in asked]
             ours = connection.info.get_parameters()
             assert "10" == ours["keepalives_idle"]
@@ -82,7 +82,7 @@ def test_what_the_address_says_comes_first(database_url: str) -> None:
     """An operator who wants other limits, or more settings, names them there."""
     url = f"{database_url} options='-c lock_timeout=7s -c work_mem=5MB' connect_timeout=3"
 
-    with connected(url) as connection:
+    with connect(url) as connection:
         assert "7s" == asked_for(connection, "lock_timeout")
         assert "30s" == asked_for(connection, "statement_timeout")
         assert "5MB" == asked_for(connection, "work_mem")
@@ -91,7 +91,7 @@ def test_what_the_address_says_comes_first(database_url: str) -> None:
 
 def test_a_statement_that_takes_too_long_is_ended_by_the_server(database_url: str) -> None:
     """The connection goes on."""
-    with connected(database_url, Patience(statement_ms=50)) as connection:
+    with connect(database_url, Timeouts(statement_ms=50)) as connection:
         with pytest.raises(psycopg.errors.QueryCanceled):
             connection.execute("select pg_sleep(60)")
         assert (1,) == connection.execute("select 1").fetchone()
@@ -100,7 +100,7 @@ def test_a_statement_that_takes_too_long_is_ended_by_the_server(database_url: st
 def test_an_answer_that_never_comes_is_not_awaited(database_url: str) -> None:
     """Though the server lives and means well: the line is dead, and nobody can tell (F23)."""
     with proxy(database_url) as line:
-        connection = connected(line.url, Patience(answer_s=0.3))
+        connection = connect(line.url, Timeouts(answer_s=0.3))
         line.die()
         with pytest.raises(psycopg.OperationalError, match=r"no answer within 0\.3 s"):
             connection.execute("select 1")
@@ -112,12 +112,12 @@ def test_a_dead_line_is_told_after_the_limit_and_used_again_later(
     database_url: str, connection: Connection
 ) -> None:
     """Whoever asked may ask again with the same key: it has one effect (F23, D3)."""
-    patience = Patience(answer_s=0.3, connect_s=2)
+    patience = Timeouts(answer_s=0.3, connect_s=2)
     org = new_org(connection)
     limits = Limits(lanes=1, unreachable_s=0.5)
     with (
         proxy(database_url) as line,
-        Ledger(lambda: connected(line.url, patience), limits=limits) as ledger,
+        Ledger(lambda: connect(line.url, patience), limits=limits) as ledger,
     ):
         ledger.ask(org, "first", AddUser(user=UserId("ann")))
         line.die()
@@ -135,7 +135,7 @@ def test_refused_connections_are_tried_again(database_url: str, connection: Conn
     org = new_org(connection)
     with (
         proxy(database_url) as line,
-        Ledger(lambda: connected(line.url), limits=Limits(lanes=1)) as ledger,
+        Ledger(lambda: connect(line.url), limits=Limits(lanes=1)) as ledger,
     ):
         line.line = Line.REFUSED
         waiting = ledger.submit(org, "k", BOB)
@@ -151,12 +151,12 @@ def test_a_lock_that_is_not_given_back_in_time_is_told(
 ) -> None:
     """By the same limit as an unreachable database, however few tries that were (F13)."""
     org = new_org(connection)
-    patience = Patience(lock_ms=200)
+    patience = Timeouts(lock_ms=200)
     with (
         Ledger(
-            lambda: connected(database_url, patience), limits=Limits(lanes=1, unreachable_s=0.3)
+            lambda: connect(database_url, patience), limits=Limits(lanes=1, unreachable_s=0.3)
         ) as ledger,
-        connected(database_url) as holder,
+        connect(database_url) as holder,
     ):
         with holder.transaction():
             lock_orgs(holder, [org])
@@ -171,10 +171,10 @@ def test_a_process_that_was_stopped_loses_its_locks(
 ) -> None:
     """The server lets it go; others are served (F7)."""
     org = new_org(connection)
-    stopped = connected(database_url, Patience(idle_in_transaction_ms=200))
+    stopped = connect(database_url, Timeouts(idle_in_transaction_ms=200))
     stopped.execute("begin")
     lock_orgs(stopped, [org])
-    with Ledger(lambda: connected(database_url), limits=Limits(lanes=1)) as ledger:
+    with Ledger(lambda: connect(database_url), limits=Limits(lanes=1)) as ledger:
         assert isinstance(ledger.submit(org, "k", BOB).result(60).outcome, tuple)
 
     with pytest.raises(psycopg.Error, match=r"terminating connection|lost|closed"):
@@ -197,8 +197,8 @@ def test_a_batch_that_was_stopped_for_too_long_is_run_again(
         return now
 
     monkeypatch.setattr(GuardedClock, "__call__", slowly)
-    patience = Patience(idle_in_transaction_ms=100)
-    with Ledger(lambda: connected(database_url, patience), limits=Limits(lanes=1)) as ledger:
+    patience = Timeouts(idle_in_transaction_ms=100)
+    with Ledger(lambda: connect(database_url, patience), limits=Limits(lanes=1)) as ledger:
         answer = ledger.submit(org, "k", BOB).result(60)
 
     assert isinstance(answer.outcome, tuple)
@@ -216,12 +216,12 @@ def own_url(database_url: str) -> Iterator[str]:
 
 def test_a_server_that_takes_no_writes_is_left_for_one_that_does(own_url: str) -> None:
     """After a fail-over the old address may lead to a standby: 25006 is no answer (F18)."""
-    with connected(own_url) as admin:
+    with connect(own_url) as admin:
         org = new_org(admin)
         name = admin.info.dbname
         admin.execute(f"alter database {name} set default_transaction_read_only = on")
         limits = Limits(lanes=1, unreachable_s=0.3)
-        with Ledger(lambda: connected(own_url), limits=limits) as ledger:
+        with Ledger(lambda: connect(own_url), limits=limits) as ledger:
             with pytest.raises(Unreachable, match="read-only"):
                 ledger.submit(org, "k", BOB).result(60)
             admin.execute(f"alter database {name} set default_transaction_read_only = off")

@@ -33,8 +33,8 @@ from bursar.service.pools import pool as keeper_module
 from bursar.service.pools.leader import PoolLeader
 from bursar.service.pools.pool import Ask, PoolHandle, PoolReplica, at_once, keeping, sharing
 from bursar.service.pools.pooled_lane import PATIENCE, Connections
-from bursar.store.database import Patience
-from bursar.store.database import connected as limited
+from bursar.store.database import Timeouts
+from bursar.store.database import connect as limited
 from bursar.store.jobs.outbox import Letter
 from bursar.store.pools import loader, writer
 from bursar.store.pools.loader import PoolUnknown, create_pool, enter_pool, lock_pool, locked
@@ -607,7 +607,7 @@ def test_who_reads_a_large_pool_for_the_first_time_may_take_its_time(
     database_url: str, connection: Connection, pool: str
 ) -> None:
     """Else it would be cut off in the middle, and begin again, for ever."""
-    slowly, hasty = 0.5, Patience(idle_in_transaction_ms=100, transaction_ms=60_000)
+    slowly, hasty = 0.5, Timeouts(idle_in_transaction_ms=100, transaction_ms=60_000)
     with limited(database_url, hasty) as own:
         keeper = at_once(own, PoolReplica(pool, Ears()))
         keeper.change(lambda work: time.sleep(slowly))

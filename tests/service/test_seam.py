@@ -37,8 +37,8 @@ from bursar.service.ledger.ledger import Ledger
 from bursar.service.pools.pool import NullListener, PoolHandle, PoolReplica, keeping
 from bursar.service.workers import relay
 from bursar.service.workers.relay import Relay
-from bursar.store.database import Patience
-from bursar.store.database import connected as limited
+from bursar.store.database import Timeouts
+from bursar.store.database import connect as limited
 from bursar.store.jobs.outbox import from_orgs, from_pool, message_text
 from bursar.store.ledger.writer import freeze
 from bursar.store.pools.loader import lock_pool
@@ -613,7 +613,7 @@ def test_a_pool_that_cannot_be_reached_holds_up_no_others_post(
     """Somebody else has its row: the next pool's messages are delivered in the same round (D4)."""
     clock = Clock()
     first, second = (world(connection, {"job": Plan()}, clock) for _ in range(2))
-    hasty, limits = Patience(lock_ms=100), Limits(lanes=1, unreachable_s=0.2)
+    hasty, limits = Timeouts(lock_ms=100), Limits(lanes=1, unreachable_s=0.2)
     with ExitStack() as stack:
         pools = {
             one.pool: stack.enter_context(

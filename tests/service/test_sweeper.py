@@ -38,7 +38,7 @@ from bursar.service.queries.balances import Looking
 from bursar.service.workers.lifecycle import serving
 from bursar.service.workers.sweeper import UNHURRIED, Sweeper, SweepWorker, through
 from bursar.store import database, worker_leases
-from bursar.store.database import Database, Patience
+from bursar.store.database import Database, Timeouts
 from bursar.store.ledger.summaries import LAST_DUE, NEXT_DUE
 from bursar.store.ledger.writer import freeze
 from bursar.store.sql.connection import Connection, money_time
@@ -369,9 +369,9 @@ def test_one_of_two_has_the_duty(own: Connection) -> None:
     assert not worker_leases.take(own, "sweeper", "b", T0 + 14, 10)
     assert worker_leases.take(own, "sweeper", "b", T0 + 15, 10), "taken over"
     assert not worker_leases.take(own, "sweeper", "a", T0 + 16, 10)
-    worker_leases.give_up(own, "sweeper", "a")
+    worker_leases.release(own, "sweeper", "a")
     assert not worker_leases.take(own, "sweeper", "a", T0 + 16, 10), "it was not a's to give up"
-    worker_leases.give_up(own, "sweeper", "b")
+    worker_leases.release(own, "sweeper", "b")
     assert worker_leases.take(own, "sweeper", "a", T0 + 16, 10)
 
 
@@ -503,7 +503,7 @@ def test_a_sweeper_without_limits_stops_too(own_url: str, own: Connection) -> No
     """It is the cancelling that ends it, not the limit on locks."""
     with connected(own_url) as other, other.transaction():
         other.execute("lock table worker_leases")
-        sweeping = SweepWorker(lambda: database.connected(own_url, None), lambda _: None)
+        sweeping = SweepWorker(lambda: database.connect(own_url, None), lambda _: None)
         sweeping.__enter__()
         eventually(lambda: waits_for_lock(own))
 
@@ -518,7 +518,7 @@ def test_a_sweeper_whose_page_is_given_up_leaves_the_duty(own_url: str, own: Con
     with connected(own_url) as other, other.transaction():
         other.execute("lock table sweeps")
         sweeping = SweepWorker(
-            lambda: database.connected(own_url, UNHURRIED), lambda _: None, term_s=3_600
+            lambda: database.connect(own_url, UNHURRIED), lambda _: None, term_s=3_600
         )
         sweeping.__enter__()
         eventually(lambda: waits_for_lock(own))
@@ -537,7 +537,7 @@ def test_a_sweeper_on_a_dead_line_is_left_behind(
     monkeypatch.setattr("bursar.service.workers.worker.CANCEL_S", 0.2)
     with proxy(own_url) as line:
         sweeping = SweepWorker(
-            lambda: database.connected(line.url, UNHURRIED), lambda _: None, interval_s=0.05
+            lambda: database.connect(line.url, UNHURRIED), lambda _: None, interval_s=0.05
         )
         sweeping.__enter__()
         eventually(lambda: sweeping.passes > 0)
@@ -549,7 +549,7 @@ def test_a_sweeper_on_a_dead_line_is_left_behind(
 
 def test_a_sweeper_waits_long_for_answers_and_not_for_all_else(own_url: str) -> None:
     """An org's first sweep reads all its events; locks, lines and idle processes take no longer."""
-    usual, asked = Patience(), database.connected(own_url, UNHURRIED)
+    usual, asked = Timeouts(), database.connect(own_url, UNHURRIED)
     with asked as connection:
         shown = [
             connection.execute(f"show {name}").fetchone()

@@ -4,7 +4,7 @@ import psycopg
 import pytest
 
 from bursar.store.embedded import StateUnusable
-from bursar.store.sql.dsn import check_address, said_by, without_password
+from bursar.store.sql.dsn import check_address, error_text, without_password
 
 GOOD = (
     "postgresql://ann:s3cret@localhost:5432/db",
@@ -62,5 +62,5 @@ def test_an_address_without_a_password_is_shown_as_it_is() -> None:
 def test_what_the_server_says_is_one_line_without_the_password() -> None:
     error = psycopg.OperationalError("no\n\tentry for s3cret,\nsorry\n")
 
-    assert "no entry for ***, sorry" == said_by(error, GOOD[0])
-    assert "no entry for s3cret, sorry" == said_by(error, GOOD[1])
+    assert "no entry for ***, sorry" == error_text(error, GOOD[0])
+    assert "no entry for s3cret, sorry" == error_text(error, GOOD[1])

@@ -162,7 +162,7 @@ def test_a_connection_whose_statements_are_gone_is_given_up(connection: Connecti
         connection.execute(ROWS, ["{a}", "{1}"])
     connection.execute("deallocate all")
 
-    with pytest.raises(psycopg.OperationalError, match="of no more use"):  # noqa: SIM117
+    with pytest.raises(psycopg.OperationalError, match="no longer usable"):  # noqa: SIM117
         with connection.transaction(), connection.pipeline():
             connection.execute(ROWS, ["{a}", "{1}"]).fetchall()
 
@@ -176,7 +176,7 @@ def test_so_is_one_whose_statements_find_something_else_now(connection: Connecti
         connection.execute("select t.*, %s::int from t", [1])
     connection.execute("alter table t alter column n type text")
 
-    with pytest.raises(psycopg.OperationalError, match="of no more use"):  # noqa: SIM117
+    with pytest.raises(psycopg.OperationalError, match="no longer usable"):  # noqa: SIM117
         with connection.transaction(), connection.pipeline():
             connection.execute("select t.*, %s::int from t", [1]).fetchall()
 

@@ -93,7 +93,7 @@ def _administer(url: str, sql: str) -> None:
 
 def connected(url: str) -> Connection:
     """A connection as the service uses it."""
-    return database.connected(url)
+    return database.connect(url)
 
 
 def new_org(connection: psycopg.Connection[Any]) -> str:

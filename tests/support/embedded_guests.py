@@ -19,9 +19,9 @@ import pytest
 
 from bursar.store.embedded import EmbeddedDatabase, StateUnusable
 from bursar.store.embedded.folder import StateFolder
-from bursar.store.embedded.locks import holders, is_locked, working_in
+from bursar.store.embedded.locks import find_holders, find_processes_in, is_locked
 from bursar.store.embedded.os_user import OsUser, database_user
-from bursar.store.embedded.programs import installed
+from bursar.store.embedded.programs import find_programs
 from tests.support.patience import PATIENCE_S, eventually
 
 ROOT: Final = os.geteuid() == 0
@@ -37,7 +37,7 @@ from bursar.store.embedded import EmbeddedDatabase
 state, linger_s = (sys.argv[1] or None), float(sys.argv[2])
 with EmbeddedDatabase(state, linger_s=linger_s) as database:
     while True:
-        told = dataclasses.asdict(database.running) | {"url": database.url}
+        told = dataclasses.asdict(database.info) | {"url": database.url}
         print(json.dumps(told), flush=True)
         if not sys.stdin.readline():
             break
@@ -134,21 +134,21 @@ class World:
 
 
 def end_servers(state: StateFolder) -> None:
-    """End the keeper of this folder and all of its PostgreSQL.
+    """End the supervisor of this folder and all of its PostgreSQL.
 
     In peace, if they can: a killed server leaves shared memory behind, which the next one on the
     same data would clear away. Here there is no next one.
     """
-    for keeper in holders(state.keeper_lock):
+    for supervisor in find_holders(state.supervisor_lock):
         with suppress(ProcessLookupError):
-            kill(keeper, signal.SIGTERM)
+            kill(supervisor, signal.SIGTERM)
     deadline = time.monotonic() + PATIENCE_S
-    while working_in(state.data) and time.monotonic() < deadline:
+    while find_processes_in(state.data) and time.monotonic() < deadline:
         time.sleep(0.02)
-    for pid in {*holders(state.keeper_lock), *working_in(state.data)}:
+    for pid in {*find_holders(state.supervisor_lock), *find_processes_in(state.data)}:
         with suppress(ProcessLookupError):
             kill(pid)
-    eventually(lambda: not holders(state.keeper_lock), "the keeper has ended")
+    eventually(lambda: not find_holders(state.supervisor_lock), "the supervisor has ended")
 
 
 @contextmanager
@@ -199,8 +199,8 @@ def _has_room(base: Path) -> bool:
 
 
 def is_over(state: StateFolder) -> bool:
-    """Whether neither a keeper nor any process of PostgreSQL is left."""
-    return not is_locked(state.keeper_lock) and not is_locked(state.server_lock)
+    """Whether neither a supervisor nor any process of PostgreSQL is left."""
+    return not is_locked(state.supervisor_lock) and not is_locked(state.server_lock)
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:
@@ -241,7 +241,7 @@ def environment_for(user: OsUser, home: Path) -> dict[str, str]:
     """What a user needs to run our code from where it lies, or a skip if it cannot be read."""
     source = Path(__file__).parents[2] / "src"
     site = Path(psycopg.__file__).parents[1]
-    for folder in (source / "bursar", site / "psycopg", installed().tree):
+    for folder in (source / "bursar", site / "psycopg", find_programs().tree):
         if blocking := user.first_failing([("-x", way) for way in (*folder.parents, folder)]):
             pytest.skip(f"{user.name} cannot enter {blocking}")
     return {

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from bursar.store.embedded.os_user import OsUser, database_user
-from bursar.store.embedded.programs import installed, within_reach
+from bursar.store.embedded.programs import find_programs, make_reachable
 from tests.support.databases import migrated
 from tests.support.embedded_guests import new_room
 from tests.support.patience import PATIENCE_S, eventually
@@ -115,7 +115,7 @@ def cluster(
     room = new_room()
     user = database_user()
     if programs is None:
-        programs = within_reach(installed(), room, user).tree / "bin"
+        programs = make_reachable(find_programs(), room, user).tree / "bin"
     made = Cluster(room=room, programs=programs, user=user, settings=settings or {})
     try:
         made.make()

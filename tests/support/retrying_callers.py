@@ -15,7 +15,7 @@ from benchmarks.ledger.callers import CHARGED, HELD, STEPS, Asked, Unit, Works
 from benchmarks.ledger.orgs import MADE
 from bursar.core.money import Micros
 from bursar.core.refusal import Refusal
-from bursar.service.database import Aside, Connection, Database, OrgId
+from bursar.service.database import Connection, Database, OrgId, ScratchDatabase
 from bursar.service.ledger.audit import verify
 from bursar.service.ledger.batch import Answer
 from bursar.service.ledger.batcher import Busy, Unreachable
@@ -191,9 +191,9 @@ def load_totals(connection: Connection, org: OrgId) -> StoredTotals:
     )
 
 
-def discrepancies(database: Database | Aside, org: OrgId, tally: Tally) -> list[str]:
+def discrepancies(database: Database | ScratchDatabase, org: OrgId, tally: Tally) -> list[str]:
     """Compare the callers' tally with the database; one line for each difference."""
-    with database.connect(patience=None) as connection:
+    with database.connect(timeouts=None) as connection:
         totals = load_totals(connection, org)
         problems = [f"verify: {problem}" for problem in verify(connection)]
     stored = [key for key in totals.keys if not key.startswith(MADE)]

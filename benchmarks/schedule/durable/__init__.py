@@ -25,7 +25,7 @@ from benchmarks.schedule.durable import idle, measurements
 from benchmarks.schedule.durable.deployment import Late
 from benchmarks.schedule.figures import Load
 from benchmarks.schedule.sizes import FULL, SMALL, Sizes
-from bursar.service.database import URL_VARIABLE, Database, opened, temporary
+from bursar.service.database import URL_VARIABLE, Database, open_database, temporary_server
 
 __all__ = ["LOADS", "Late", "main", "measure"]
 
@@ -68,10 +68,10 @@ def main(
 def _server(state: Path | None) -> Iterator[Database]:
     """The server that was named, or one that is gone afterwards."""
     if state is None and not environ.get(URL_VARIABLE):
-        with temporary() as database:
+        with temporary_server() as database:
             yield database
     else:
-        with opened(state) as database:
+        with open_database(state) as database:
             yield database
 
 

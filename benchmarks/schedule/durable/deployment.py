@@ -29,7 +29,7 @@ from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.core.scheduling.model.snapshot import PoolSnapshot
 from bursar.core.value import replace
-from bursar.service.database import Aside, Connection, Database, aside
+from bursar.service.database import Connection, Database, ScratchDatabase, scratch_database
 from bursar.service.jobs import Submission
 from bursar.service.jobs.submission import submission_request
 from bursar.service.ledger.audit import verify
@@ -91,7 +91,7 @@ class World:
     """A deployment at work."""
 
     def __init__(
-        self, database: Aside, connection: Connection, ledger: Ledger, pools: Pools
+        self, database: ScratchDatabase, connection: Connection, ledger: Ledger, pools: Pools
     ) -> None:
         self.database = database
         self.connection = connection
@@ -189,7 +189,7 @@ class World:
         load.problems += self.refused
         left = self.connection.execute(NOT_ENDED_ONCE, [list(hopeless)]).fetchall()
         load.problems += [f"{org} {job}: {state}, {ends} ends" for org, job, state, ends in left]
-        with self.database.connect(patience=None) as connection:
+        with self.database.connect(timeouts=None) as connection:
             load.problems += [str(problem) for problem in verify(connection)]
 
 
@@ -252,14 +252,14 @@ class Setting(NamedTuple):
 @contextmanager
 def deployed(server: Database, setting: Setting) -> Iterator[World]:
     """Orgs, a pool and its leader, until the end; the nodes are registered and silent."""
-    with aside(server, "bursar_bench_schedule") as database:
+    with scratch_database(server, "bursar_bench_schedule") as database:
         for org, accounts in setting.accounts.items():
             make_org(database, org, _commands(accounts))
         settle_down(database)
         clock = GuardedClock()
         plain = Database(database.url, None)
         with (
-            database.connect(patience=None) as connection,
+            database.connect(timeouts=None) as connection,
             Ledger(database.connect, PRICE_BOOK, clock=clock) as ledger,
             serving_pools(plain, ledger, clock, placed_in(setting.snapshot.policy)) as pools,
         ):

@@ -25,7 +25,7 @@ from benchmarks.schedule.figures import Figure, Load
 from benchmarks.schedule.sizes import Sizes
 from bursar.core.instant import MILLISECOND
 from bursar.core.scheduling.model.jobs import Job
-from bursar.service.database import URL_VARIABLE, Aside, Database, aside
+from bursar.service.database import URL_VARIABLE, Database, ScratchDatabase, scratch_database
 from bursar.service.ledger.audit import verify
 
 LOOK_S: Final = 0.002  # between two looks whether a job runs
@@ -101,13 +101,13 @@ def over_http(server: Database, sizes: Sizes, say: Say) -> Load:
     told = Load(
         name="idle-http", what=f"{count:,} jobs one after another, over HTTP, `bursar agent`"
     )
-    with aside(server, "bursar_bench_schedule") as database:
+    with scratch_database(server, "bursar_bench_schedule") as database:
         with _served(database) as (client, url):
             account = _founded(client)
             with _agent(client, url):
                 client.until_there_is_a_node()
                 spans = [_span(client, account, number) for number in range(count)]
-        with database.connect(patience=None) as connection:
+        with database.connect(timeouts=None) as connection:
             [(left,)] = connection.execute(NOT_SUCCEEDED).fetchall()
             told.problems += [str(problem) for problem in verify(connection)]
         if left:
@@ -181,7 +181,7 @@ def _span(client: _Client, account: str, number: int) -> float:
 
 
 @contextmanager
-def _served(database: Aside) -> Iterator[tuple[_Client, str]]:
+def _served(database: ScratchDatabase) -> Iterator[tuple[_Client, str]]:
     """A process that serves a database, and a connection to it."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bursar-"))

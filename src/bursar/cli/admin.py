@@ -21,7 +21,7 @@ from bursar.service.database import (
     SchemaDiffers,
     StateUnusable,
     money_time,
-    opened,
+    open_database,
 )
 from bursar.service.ledger.audit import (
     CHECKS,
@@ -42,7 +42,7 @@ def verify_ledger(state: Path | None) -> bool:
     """Check the stored data for consistency; True if there are no problems."""
     with (
         database_of(state, migrating=False) as database,
-        database.connect(patience=None) as connection,
+        database.connect(timeouts=None) as connection,
     ):
         found = _verified(connection)
         orgs = orgs_of(connection)
@@ -75,7 +75,7 @@ def repair_ledger(state: Path | None, workers: int) -> bool:
     """Rebuild every org's books and rewrite rows that differ; True if all agree afterwards."""
     with database_of(state, migrating=False) as database:
         done = [*_followed(database, "repair", repair, workers)]
-        with database.connect(patience=None) as connection:
+        with database.connect(timeouts=None) as connection:
             found = _verified(connection)
     for one in done:
         _tell_repair(one)
@@ -118,7 +118,7 @@ def trim_pool(state: Path | None, pool: str, days: int) -> None:
 def _looking(state: Path | None) -> Iterator[Connection]:
     with (
         database_of(state, migrating=False) as database,
-        database.connect(patience=None) as connection,
+        database.connect(timeouts=None) as connection,
     ):
         yield connection
 
@@ -143,7 +143,7 @@ def _followed(
     workers: int,
 ) -> Iterator[Work]:
     """Run `work` on all orgs with a progress bar."""
-    with database.connect(patience=None) as connection:
+    with database.connect(timeouts=None) as connection:
         orgs = orgs_of(connection)
     with _progress() as progress:
         task = progress.add_task(name, total=sum(orgs.values()))
@@ -170,7 +170,7 @@ def _judged(found: list[str], scope: str) -> bool:
 def database_of(state: Path | None, *, migrating: bool = True) -> Iterator[Database]:
     """Open the database, or exit with an error message."""
     try:
-        with opened(state, migrating=migrating) as database:
+        with open_database(state, migrating=migrating) as database:
             yield database
     except (StateUnusable, DatabaseDown, SchemaDiffers, DatabaseLost) as error:
         print(f"bursar: {' '.join(str(error).split())}", file=sys.stderr)

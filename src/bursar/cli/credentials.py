@@ -116,6 +116,6 @@ def _state() -> Path:
     given = os.environ.get(STATE_VARIABLE)
     if given:
         return Path(given).expanduser()
-    from bursar.service.database import state_of  # brings a database driver with it
+    from bursar.service.database import state_folder  # brings a database driver with it
 
-    return state_of(None)
+    return state_folder(None)

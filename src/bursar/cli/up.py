@@ -21,7 +21,7 @@ from bursar.cli.credentials import announce, withdraw
 from bursar.cli.local_cluster.launcher import LocalCluster, Setting
 from bursar.cli.local_cluster.nodes import DEMO, FOLDER, Node, described, nodes_of
 from bursar.cli.local_cluster.provisioning import MadeUp
-from bursar.service.database import Database, money_time, state_of
+from bursar.service.database import Database, money_time, state_folder
 from bursar.service.pools.provisioning import CommandHook
 from bursar.service.secrets import SecretUnusable
 from bursar.service.webhooks.safe_http import Outbound
@@ -49,7 +49,7 @@ def up(
 
     `nodes` also starts nodes with simulated GPUs, and `demo` tenants with jobs.
     """
-    folder = state_of(state)
+    folder = state_folder(state)
     wanted = _nodes(nodes or (DEMO if demo else ""))
     provisioner = _provisioner(where.provisioner or (SIMULATED if wanted else ""), folder)
     outbound = Outbound(where.private_webhooks)
@@ -159,22 +159,22 @@ def _as_object(told: Told) -> dict[str, object]:
         "url": told.url,
         "admin_key": told.key,
         "pid": os.getpid(),
-        "database_url": told.database.shown if ours is None else told.database.url,
+        "database_url": told.database.display_url if ours is None else told.database.url,
         "embedded": ours is not None,
     }
     if ours is not None:
-        running = ours.running
+        running = ours.info
         found["postgresql"] = running.version
         found["postgres_pid"] = running.postgres_pid
-        found["keeper_pid"] = running.keeper_pid
+        found["supervisor_pid"] = running.supervisor_pid
     return found
 
 
 def _tell_people(told: Told, *, demo: bool) -> None:
     ours = told.database.embedded
-    server = "" if ours is None else f" (PostgreSQL {ours.running.version}, embedded)"
+    server = "" if ours is None else f" (PostgreSQL {ours.info.version}, embedded)"
     key = told.folder / FIRST_KEY
-    print(f"database   {told.database.shown}{server}")
+    print(f"database   {told.database.display_url}{server}")
     print(f"url        {told.url}")
     print(f"admin key  {told.key if demo else f'in {key}'}")
     if told.nodes:

@@ -7,21 +7,25 @@ from bursar.store.database import (
     URL_VARIABLE,
     Database,
     DatabaseFull,
-    embedded,
-    opened,
-    state_of,
+    open_database,
+    open_embedded,
+    state_folder,
 )
 from bursar.store.embedded import DatabaseDown, StateUnusable
 from bursar.store.ledger.writer import create_org
 from bursar.store.pools.loader import create_pool
 from bursar.store.schema.migrator import SchemaDiffers
-from bursar.store.scratch_db import Aside, aside, program, temporary
+from bursar.store.scratch_db import (
+    ScratchDatabase,
+    program_path,
+    scratch_database,
+    temporary_server,
+)
 from bursar.store.sql.connection import SNAPSHOT, Connection, money_time
 
 __all__ = [
     "SNAPSHOT",
     "URL_VARIABLE",
-    "Aside",
     "Connection",
     "Database",
     "DatabaseDown",
@@ -29,14 +33,15 @@ __all__ = [
     "DatabaseLost",
     "OrgId",
     "SchemaDiffers",
+    "ScratchDatabase",
     "StateUnusable",
-    "aside",
     "create_org",
     "create_pool",
-    "embedded",
     "money_time",
-    "opened",
-    "program",
-    "state_of",
-    "temporary",
+    "open_database",
+    "open_embedded",
+    "program_path",
+    "scratch_database",
+    "state_folder",
+    "temporary_server",
 ]

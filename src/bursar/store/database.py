@@ -1,4 +1,4 @@
-"""Which database: the one that BURSAR_DATABASE_URL names, or an embedded one (D1)."""
+"""Opens the database that BURSAR_DATABASE_URL names, or else the embedded one (D1)."""
 
 import os
 from collections.abc import Iterator
@@ -20,15 +20,15 @@ from bursar.store.embedded.database import LINGER_S
 from bursar.store.embedded.folder import StateFolder
 from bursar.store.schema.migrator import check_schema, migrate
 from bursar.store.sql.connection import Connection
-from bursar.store.sql.dsn import check_address, said_by, without_password
-from bursar.store.sql.pipeline import Pipeline, Prepared
+from bursar.store.sql.dsn import check_address, error_text, without_password
+from bursar.store.sql.pipeline import Pipeline, PreparedStatements
 
 URL_VARIABLE: Final = "BURSAR_DATABASE_URL"
-OLDEST: Final = 150000  # PostgreSQL 15, as the server tells its version
+OLDEST_VERSION: Final = 150000  # PostgreSQL 15, in the server's notation
 
-# The service looks rows up by their keys, in small sets. Its plans must not hang on statistics
-# (D3): what these forbid would read a whole org, or compile, while statistics are old.
-PLANS: Final = MappingProxyType(
+# The service looks rows up by their keys, in small sets. Its plans must not depend on statistics
+# (D3): with old statistics, the plans that these settings forbid would read a whole org or compile.
+PLANNER_SETTINGS: Final = MappingProxyType(
     {
         "enable_seqscan": "off",
         "enable_bitmapscan": "off",
@@ -41,68 +41,68 @@ PLANS: Final = MappingProxyType(
     }
 )
 
-# Over a network a peer that says nothing for so long, in seconds and tries, is gone.
+# A peer in the network that is silent for so long, in seconds and tries, is gone.
 KEEPALIVES: Final = MappingProxyType(
     {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3}
 )
 
-ARRIVES_S: Final = 45.0  # in which a peer's kernel says that what was sent has arrived
+SEND_TIMEOUT_S: Final = 45.0  # for the peer's kernel to confirm that data has arrived
 
-# Inside a pipeline PostgreSQL does not count a transaction as idle; this ends it all the same.
-KNOWS_TRANSACTION_TIMEOUT: Final = 170000
+# From this version on, PostgreSQL can limit transactions that are not idle, as in a pipeline.
+TRANSACTION_TIMEOUT_VERSION: Final = 170000
 
-RESERVE_BYTES: Final = 256 * 2**20  # of disk that commands leave free; a full one stops reads too
+RESERVE_BYTES: Final = 256 * 2**20  # of disk that commands leave free; a full disk stops reads too
 
 T = TypeVar("T")
 
 
 class DatabaseFull(Fault):
-    """The database has no room left; nothing of this batch has happened. Ask again later."""
+    """The disk of the database is full; the batch had no effect. Retry later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long a database is waited for; the server keeps these limits, the last one is ours."""
+class Timeouts:
+    """Time limits of a connection. The server enforces them, except for `answer_s`."""
 
     connect_s: int = 5
     lock_ms: int = 10_000
     statement_ms: int = 30_000
-    idle_in_transaction_ms: int = 60_000  # that a process which was stopped can keep its locks
-    transaction_ms: int | None = None  # that a transaction may last; None: as long as an idle one
-    answer_s: float = 45.0  # for anything at all, if the server keeps no limits any more
+    idle_in_transaction_ms: int = 60_000  # how long a stopped process can keep its locks
+    transaction_ms: int | None = None  # None: as for an idle transaction
+    answer_s: float = 45.0  # for any answer, if the server does not enforce its limits
 
     @property
     def options(self) -> str:
-        """The server's part."""
-        settings = PLANS | {
+        """The settings for the server."""
+        settings = PLANNER_SETTINGS | {
             "lock_timeout": self.lock_ms,
             "statement_timeout": self.statement_ms,
             "idle_in_transaction_session_timeout": self.idle_in_transaction_ms,
-            # The server must notice, too, when a machine that holds locks is gone.
+            # The server must also notice that a machine that holds locks is gone.
             **KEEPALIVES,
         }
         return " ".join(f"-c {name}={value}" for name, value in settings.items())
 
     @property
     def parameters(self) -> dict[str, int]:
-        """The part of libpq and the kernel: a peer that is gone without a word is noticed."""
+        """The settings for libpq and the kernel, which notice that a peer is gone."""
         return {
             "connect_timeout": self.connect_s,
             **{name.removeprefix("tcp_"): value for name, value in KEEPALIVES.items()},
-            # Not longer, however long an answer may take: the kernel keeps this limit instead of
-            # those of keepalives.
-            "tcp_user_timeout": int(min(self.answer_s, ARRIVES_S) * 1_000),
+            # The kernel applies this limit instead of the keepalives, so it does not grow with
+            # the time that an answer may take.
+            "tcp_user_timeout": int(min(self.answer_s, SEND_TIMEOUT_S) * 1_000),
         }
 
 
-USUAL: Final = Patience()
+DEFAULT_TIMEOUTS: Final = Timeouts()
 
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """A database with our schema, to be connected to again and again."""
+    """A database with our schema, and how to connect to it."""
 
-    given: str | None  # its address, if it is not ours
+    server_url: str | None  # None: the database is embedded
     embedded: EmbeddedDatabase | None
 
     @property
@@ -110,77 +110,79 @@ class Database:
         """Its address now."""
         if self.embedded is not None:
             return self.embedded.url
-        assert self.given is not None
-        return self.given
+        assert self.server_url is not None
+        return self.server_url
 
     @property
-    def shown(self) -> str:
-        """Its address for people to read."""
+    def display_url(self) -> str:
+        """Its address for people to read, without the password."""
         return without_password(self.url)
 
-    def connect(self, patience: Patience | None = USUAL) -> Connection:
-        """A new connection; an embedded database that has died is brought back first."""
+    def connect(self, timeouts: Timeouts | None = DEFAULT_TIMEOUTS) -> Connection:
+        """Open a connection; restart an embedded database that has died."""
         if self.embedded is not None:
             self.embedded.ensure()
-        return connected(self.url, patience)
+        return connect(self.url, timeouts)
 
-    def admit(self) -> None:
-        """Turn writing away while there is still room to read; of a given server others know.
+    def check_space(self) -> None:
+        """Raise `DatabaseFull` while an embedded database has little disk space left.
 
-        When PostgreSQL cannot write its log it ends, and does not start until there is room.
+        A PostgreSQL that cannot write its log ends, and does not start again until there is space.
         """
         if self.embedded is not None and (free := self.embedded.free_bytes) < RESERVE_BYTES:
             raise DatabaseFull(f"only {free:,} bytes are free on the database's disk")
 
 
-class _Impatient(psycopg.Connection[tuple[Any, ...]]):
-    """A connection that is closed when an answer does not come: it may never come.
+class _TimedConnection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection that is closed when an answer takes too long.
 
-    The server's limits do not help against a server, or a pooler, that has stopped.
+    The server's own limits have no effect if the server, or a pooler, has stopped.
     """
 
     answer_s: float | None = None
-    _statements: Prepared | None = None
-    _sending: Pipeline | None = None
+    _named_statements: PreparedStatements | None = None
+    _open_pipeline: Pipeline | None = None
 
-    def execute(self, query: Any, params: Any = None, **given: Any) -> Any:
-        if self._sending is None:
-            return super().execute(query, params, **given)
-        return self._sending.send(query, params or ())
+    def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+        if self._open_pipeline is None:
+            return super().execute(query, params, **options)
+        return self._open_pipeline.send(query, params or ())
 
     @contextmanager
     def pipeline(self) -> Iterator[Pipeline]:  # type: ignore[override]
-        """Send what is executed together; one within another only waits for answers at its end."""
-        if self._sending is not None:
-            yield self._sending
-            self._sending.settle()
+        """Send statements together; a nested pipeline only waits for its results at its end."""
+        if self._open_pipeline is not None:
+            yield self._open_pipeline
+            self._open_pipeline.settle()
             return
-        if self._statements is None:
-            self._statements = Prepared(self)
-        found = self._sending = Pipeline(self, self._statements, self.wait)
+        if self._named_statements is None:
+            self._named_statements = PreparedStatements(self)
+        pipeline = self._open_pipeline = Pipeline(self, self._named_statements, self.wait)
         try:
             try:
-                yield found
+                yield pipeline
             except BaseException:
-                with suppress(psycopg.Error):  # what was met first is told
-                    found.end()
+                with suppress(psycopg.Error):  # the first error is raised
+                    pipeline.end()
                 raise
             else:
-                found.end()
+                pipeline.end()
         except (psycopg.ProgrammingError, psycopg.NotSupportedError) as error:
-            if not _forgotten(error):
+            if not _is_stale_statement(error):
                 raise
-            self.pgconn.finish()  # a new connection prepares its statements anew
-            raise psycopg.OperationalError(f"the connection is of no more use: {error}") from error
+            self.pgconn.finish()  # a new connection prepares its statements again
+            raise psycopg.OperationalError(
+                f"the connection is no longer usable: {error}"
+            ) from error
         finally:
-            self._sending = None
+            self._open_pipeline = None
             if self.pgconn.pipeline_status != PipelineStatus.OFF:
-                self.pgconn.finish()  # cut off in the middle: nothing more can be sent over it
+                self.pgconn.finish()  # interrupted: nothing more can be sent
 
     def _deallocate(self, name: bytes | None) -> PQGen[None]:
-        """The driver forgets its statements at times; if all at once, ours are gone with them."""
+        """Drop our prepared statements when the driver deallocates all statements."""
         if name is None:
-            self._statements = None
+            self._named_statements = None
         yield from super()._deallocate(name)
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
@@ -193,80 +195,80 @@ class _Impatient(psycopg.Connection[tuple[Any, ...]]):
             raise errors.ConnectionTimeout(f"no answer within {self.answer_s:g} s") from None
 
 
-def _forgotten(error: psycopg.Error) -> bool:
-    """Whether a prepared statement is gone, or finds something else than when it was prepared."""
+def _is_stale_statement(error: psycopg.Error) -> bool:
+    """Whether a prepared statement is gone, or its result type has changed."""
     changed = error.diag.source_function == "RevalidateCachedQuery"
     return isinstance(error, errors.InvalidSqlStatementName) or changed
 
 
-def connected(url: str, patience: Patience | None = USUAL) -> Connection:
-    """A connection as all of Bursar uses it: every transaction is said so.
+def connect(url: str, timeouts: Timeouts | None = DEFAULT_TIMEOUTS) -> Connection:
+    """Open a connection in autocommit mode: transactions are explicit.
 
-    Read committed, whatever the server's own choice: what is read after a lock must be what is
-    there once the lock is had (D3). What the address says of limits comes before ours; with no
-    patience given at all there are none.
+    Read committed, whatever the server's default: a statement after a lock must see the state at
+    the time of the lock (D3). Limits in the address take precedence over `timeouts`; None sets no
+    limits.
     """
-    if patience is not None:
-        url = _limited(url, patience)
-    connection = _Impatient.connect(url, autocommit=True, prepare_threshold=2)
+    if timeouts is not None:
+        url = _with_timeouts(url, timeouts)
+    connection = _TimedConnection.connect(url, autocommit=True, prepare_threshold=2)
     connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-    if patience is not None:
-        connection.answer_s = patience.answer_s
-        if connection.info.server_version >= KNOWS_TRANSACTION_TIMEOUT:
-            longest_ms = patience.transaction_ms or patience.idle_in_transaction_ms
+    if timeouts is not None:
+        connection.answer_s = timeouts.answer_s
+        if connection.info.server_version >= TRANSACTION_TIMEOUT_VERSION:
+            longest_ms = timeouts.transaction_ms or timeouts.idle_in_transaction_ms
             connection.execute(f"set transaction_timeout = {longest_ms}")
     return connection
 
 
-def _limited(url: str, patience: Patience) -> str:
-    """An address with our limits; of two equal options PostgreSQL takes the last."""
-    given = conninfo_to_dict(url)
-    options = given.pop("options", None) or os.environ.get("PGOPTIONS", "")
-    everything = {**patience.parameters, **given, "options": f"{patience.options} {options}"}
+def _with_timeouts(url: str, timeouts: Timeouts) -> str:
+    """The address with our limits; of two equal options PostgreSQL takes the last."""
+    parameters = conninfo_to_dict(url)
+    options = parameters.pop("options", None) or os.environ.get("PGOPTIONS", "")
+    everything = {**timeouts.parameters, **parameters, "options": f"{timeouts.options} {options}"}
     return make_conninfo("", **everything)
 
 
 @contextmanager
-def opened(state: Path | None = None, *, migrating: bool = True) -> Iterator[Database]:
-    """A database that can be reached and has our schema, for as long as one uses it.
+def open_database(state: Path | None = None, *, migrating: bool = True) -> Iterator[Database]:
+    """Open the database and bring it to our schema.
 
-    If it must not be changed, not even to bring it to our schema, it has to have that already.
+    Without `migrating` nothing is changed: the database must have our schema already.
     """
-    given = os.environ.get(URL_VARIABLE)
-    if given:
-        check_address(given, URL_VARIABLE)
-        yield _ready(Database(given, None), migrating=migrating)
+    server_url = os.environ.get(URL_VARIABLE)
+    if server_url:
+        check_address(server_url, URL_VARIABLE)
+        yield _prepare(Database(server_url, None), migrating=migrating)
         return
-    with embedded(state, migrating=migrating) as database:
+    with open_embedded(state, migrating=migrating) as database:
         yield database
 
 
 @contextmanager
-def embedded(
+def open_embedded(
     state: Path | None = None, linger_s: float = LINGER_S, *, migrating: bool = True
 ) -> Iterator[Database]:
-    """An embedded database, whatever server the environment names."""
+    """Open an embedded database, whatever server the environment names."""
     if not migrating:
-        _check_is_there(state)
+        _check_data_exists(state)
     with EmbeddedDatabase(state, linger_s=linger_s) as guest:
-        yield _ready(Database(None, guest), migrating=migrating)
+        yield _prepare(Database(None, guest), migrating=migrating)
 
 
-def state_of(state: Path | None) -> Path:
-    """The folder that state is kept in."""
+def state_folder(state: Path | None) -> Path:
+    """The state folder."""
     return (default_state() if state is None else state).expanduser()
 
 
-def _check_is_there(state: Path | None) -> None:
-    """Raise `StateUnusable` where a guest would make a new database."""
-    path = state_of(state)
+def _check_data_exists(state: Path | None) -> None:
+    """Raise `StateUnusable` if opening would create a new database."""
+    path = state_folder(state)
     if not path.exists() or (os.access(path, os.X_OK) and not StateFolder(path).data.exists()):
         raise StateUnusable(f"There is no database in {path}. `bursar up` makes one.")
 
 
-def _ready(database: Database, *, migrating: bool) -> Database:
+def _prepare(database: Database, *, migrating: bool) -> Database:
     try:
-        with database.connect(patience=None) as connection:  # migrations take their time
+        with database.connect(timeouts=None) as connection:  # migrations may take long
             _check_server(connection)
             if migrating:
                 migrate(connection)
@@ -274,25 +276,25 @@ def _ready(database: Database, *, migrating: bool) -> Database:
                 check_schema(connection)
                 _check_sees_all(connection)
     except psycopg.OperationalError as error:
-        said = said_by(error, database.url)
-        raise DatabaseDown(f"the database cannot be reached: {said}") from error
+        message = error_text(error, database.url)
+        raise DatabaseDown(f"the database cannot be reached: {message}") from error
     except errors.InsufficientPrivilege as error:
-        said = said_by(error, database.url)
-        raise StateUnusable(f"the database's user may not do what is needed: {said}") from error
+        message = error_text(error, database.url)
+        raise StateUnusable(f"the database's user lacks a privilege: {message}") from error
     return database
 
 
 def _check_sees_all(connection: Connection) -> None:
-    """Raise `StateUnusable` for a user who is kept from rows: what it found sound might not be."""
-    [(kept,)] = connection.execute("select row_security_active('orgs')").fetchall()
-    if kept:
+    """Raise `StateUnusable` for a user with row-level security: checks would miss rows."""
+    [(is_restricted,)] = connection.execute("select row_security_active('orgs')").fetchall()
+    if is_restricted:
         raise StateUnusable(
-            f"the database's user {connection.info.user} does not see all orgs: name the one who"
-            " owns the tables"
+            f"the database's user {connection.info.user} does not see all orgs:"
+            " use the owner of the tables"
         )
 
 
 def _check_server(connection: Connection) -> None:
-    if connection.info.server_version < OLDEST:
+    if connection.info.server_version < OLDEST_VERSION:
         version = connection.info.parameter_status("server_version")
         raise StateUnusable(f"PostgreSQL 15 or newer is needed, this is {version}")

@@ -1,4 +1,4 @@
-"""What callers have used up of their rates, shared by all processes."""
+"""How much of their rate limits callers have used, shared by all processes."""
 
 from typing import Final
 
@@ -19,15 +19,15 @@ FULL_AT: Final = "select full_at from rates where org_id = %s and subject = %s"
 def take(
     connection: Connection, org: OrgId, subject: str, now: int, cost: int, most: int
 ) -> tuple[bool, int]:
-    """Take from an allowance, if it has that much: whether, and when it will be whole again.
+    """Take from an allowance if enough is left: whether, and when the allowance is full again.
 
-    Times in microseconds: `cost` is how long what is taken needs to come back, `most` how long the
-    whole allowance does.
+    Times in microseconds: `cost` is how long the taken part needs to refill, `most` how long the
+    whole allowance needs.
     """
     with connection.transaction():
         restrict_to_orgs(connection, [org])
-        asked = {"org": org, "subject": subject, "now": now, "cost": cost, "most": most}
-        taken = connection.execute(TAKE, asked).fetchone()
+        parameters = {"org": org, "subject": subject, "now": now, "cost": cost, "most": most}
+        taken = connection.execute(TAKE, parameters).fetchone()
         if taken is not None:
             return True, taken[0]
         [(full_at,)] = connection.execute(FULL_AT, [org, subject]).fetchall()

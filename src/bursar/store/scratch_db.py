@@ -1,4 +1,4 @@
-"""Databases that are gone afterwards: to measure something, or to show it, never to keep it."""
+"""Databases that are deleted after use, for measurements, demonstrations and rebuilds."""
 
 import shutil
 import tempfile
@@ -13,20 +13,20 @@ from uuid import uuid4
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from bursar.store.database import USUAL, Database, Patience, connected, embedded
+from bursar.store.database import DEFAULT_TIMEOUTS, Database, Timeouts, connect, open_embedded
 from bursar.store.embedded import locks
 from bursar.store.embedded.folder import StateFolder
-from bursar.store.embedded.programs import installed
+from bursar.store.embedded.programs import find_programs
 from bursar.store.schema.migrator import migrate
 from bursar.store.sql.connection import Connection
 
-ENDING_S: Final = 90.0  # the most that a server may take to shut down
+SHUTDOWN_TIMEOUT_S: Final = 90.0  # the longest that a server may take
 PAUSE_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
-    """Another database on the same server, with our schema and nothing in it."""
+class ScratchDatabase:
+    """An empty database with our schema on the server of another one."""
 
     server: Database
     name: str
@@ -36,55 +36,55 @@ class Aside:
         """Its address now."""
         return make_conninfo(self.server.url, dbname=self.name)
 
-    def connect(self, patience: Patience | None = USUAL) -> Connection:
-        """A new connection; an embedded server that has died is brought back first."""
+    def connect(self, timeouts: Timeouts | None = DEFAULT_TIMEOUTS) -> Connection:
+        """Open a connection; restart an embedded server that has died."""
         if self.server.embedded is not None:
             self.server.embedded.ensure()
-        return connected(self.url, patience)
+        return connect(self.url, timeouts)
 
 
 @contextmanager
-def aside(server: Database, name: str) -> Iterator[Aside]:
-    """A database whose name begins so, beside the one that is in use; dropped at the end."""
-    made = Aside(server, f"{name}_{uuid4().hex}")
-    _administer(server, f"create database {made.name} template template0")
+def scratch_database(server: Database, name: str) -> Iterator[ScratchDatabase]:
+    """Create a database whose name begins with `name`; drop it at the end."""
+    scratch = ScratchDatabase(server, f"{name}_{uuid4().hex}")
+    _run_admin_sql(server, f"create database {scratch.name} template template0")
     try:
-        with made.connect(patience=None) as connection:
+        with scratch.connect(timeouts=None) as connection:
             migrate(connection)
-        yield made
+        yield scratch
     finally:
-        _administer(server, f"drop database {made.name} with (force)")
+        _run_admin_sql(server, f"drop database {scratch.name} with (force)")
 
 
-def _administer(server: Database, sql: str) -> None:
-    """Run what concerns a whole database: from another one, and in no transaction."""
+def _run_admin_sql(server: Database, sql: str) -> None:
+    """Run a statement about a whole database, outside of a transaction."""
     with psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute(sql.encode())
 
 
 @contextmanager
-def temporary() -> Iterator[Database]:
-    """An embedded database in a folder of its own, which goes when its server has ended."""
-    room = Path(tempfile.mkdtemp(prefix="bursar-"))
-    room.chmod(0o711)  # PostgreSQL's user passes; what is secret inside has a mode of its own
-    state = room / "state"
+def temporary_server() -> Iterator[Database]:
+    """Run an embedded database in a temporary folder; remove it when the server has ended."""
+    folder = Path(tempfile.mkdtemp(prefix="bursar-"))
+    folder.chmod(0o711)  # PostgreSQL's user can enter; secret files have their own modes
+    state = folder / "state"
     try:
-        with embedded(state, linger_s=0) as database:
+        with open_embedded(state, linger_s=0) as database:
             yield database
     finally:
         _await_end(StateFolder(state))
-        shutil.rmtree(room)
+        shutil.rmtree(folder)
 
 
 def _await_end(state: StateFolder) -> None:
-    """Return when nothing runs on the folder any more; its keeper ends last."""
-    deadline = time.monotonic() + ENDING_S
-    while state.path.exists() and locks.is_locked(state.keeper_lock):
+    """Wait until the supervisor of the folder, which ends last, has ended."""
+    deadline = time.monotonic() + SHUTDOWN_TIMEOUT_S
+    while state.path.exists() and locks.is_locked(state.supervisor_lock):
         if time.monotonic() > deadline:
             return
         time.sleep(PAUSE_S)
 
 
-def program(name: str) -> str:
-    """Where a program of PostgreSQL's lies, as the embedded database brings it."""
-    return installed().path(name)
+def program_path(name: str) -> str:
+    """The path of a PostgreSQL program of the embedded database."""
+    return find_programs().path(name)

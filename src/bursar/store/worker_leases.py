@@ -1,10 +1,8 @@
-"""Who does what only one process needs to do: a row that is taken until an instant.
+"""Leases of background workers: one process at a time runs a worker, until its lease ends.
 
-The row keeps others from doing the same work, not from being wrong: whatever is done under it must
-bear to be done twice.
+A lease saves work but does not guarantee exclusion: a worker's effects must be idempotent.
 
-A term that is further away than one can be was taken by a clock that was ahead; it counts for
-nothing once the clock is right.
+A lease that ends later than a new one would was taken while the clock was ahead; it is ignored.
 """
 
 from typing import Final
@@ -17,32 +15,32 @@ TAKE: Final = """
      where worker = %s and (holder = %s or until <= %s or until > %s)
 """
 GIVE_UP: Final = "update worker_leases set until = 0 where worker = %s and holder = %s"
-# It may go back, and is true all the same: to a pass that was slow, or from a clock that was ahead.
+# The instant may decrease: after a slow pass, or when the clock was ahead before.
 DONE: Final = "update worker_leases set done_at = %s where worker = %s"
 LAST_DONE: Final = "select done_at from worker_leases where worker = %s"
 
 
-def take(connection: Connection, duty: str, holder: str, now: Instant, span: int) -> bool:
-    """Take a duty, or keep it, for a span from now; False if somebody else has it.
+def take(connection: Connection, worker: str, holder: str, now: Instant, span: int) -> bool:
+    """Take or renew a worker's lease for a span from now; False if another process has it.
 
-    Whoever takes a duty should do so for the same span.
+    All processes must use the same span for a worker.
     """
     end = now + span
-    return connection.execute(TAKE, [holder, end, duty, holder, now, end]).rowcount == 1
+    return connection.execute(TAKE, [holder, end, worker, holder, now, end]).rowcount == 1
 
 
-def give_up(connection: Connection, duty: str, holder: str) -> None:
-    """Leave a duty to whoever comes."""
-    connection.execute(GIVE_UP, [duty, holder])
+def release(connection: Connection, worker: str, holder: str) -> None:
+    """End a worker's lease, so that another process can take it."""
+    connection.execute(GIVE_UP, [worker, holder])
 
 
-def done(connection: Connection, duty: str, at: Instant) -> None:
-    """Note that all there was to do at an instant is done."""
-    connection.execute(DONE, [at, duty])
+def record_done(connection: Connection, worker: str, at: Instant) -> None:
+    """Record that all work up to an instant is done."""
+    connection.execute(DONE, [at, worker])
 
 
-def last_done(connection: Connection, duty: str) -> Instant:
-    """The instant up to which all there was to do is done."""
-    row = connection.execute(LAST_DONE, [duty]).fetchone()
+def last_done(connection: Connection, worker: str) -> Instant:
+    """The instant up to which all work is done."""
+    row = connection.execute(LAST_DONE, [worker]).fetchone()
     assert row is not None
     return int(row[0])

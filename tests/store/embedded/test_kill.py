@@ -7,8 +7,8 @@ import psycopg
 import pytest
 
 from bursar.store.embedded import DatabaseDown, EmbeddedDatabase, StateUnusable
-from bursar.store.embedded.locks import holders, is_locked, kill_holders
-from bursar.store.embedded.programs import HALF_MADE
+from bursar.store.embedded.locks import find_holders, is_locked, kill_holders
+from bursar.store.embedded.programs import UNFINISHED_PREFIX
 from tests.support.embedded_guests import LINGER_S, World, execute, is_over, kill
 from tests.support.patience import eventually
 
@@ -21,43 +21,43 @@ NEVER_ENDS = b"do $$ begin loop end loop; end $$"
 def test_a_killed_server_comes_back_with_what_was_committed(world: World) -> None:
     state = world.used_state()
     with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
-        before = database.running
+        before = database.info
         execute(database.url, WRITE)
 
         kill(before.postgres_pid)
         after = database.ensure()
 
-        assert before.keeper_pid == after.keeper_pid
+        assert before.supervisor_pid == after.supervisor_pid
         assert before.postgres_pid != after.postgres_pid
         assert [(8,)] == execute(after.url, READ)
 
 
 @pytest.mark.slow
-def test_a_killed_keeper_takes_its_server_along_and_both_are_replaced(world: World) -> None:
+def test_a_killed_supervisor_takes_its_server_along_and_both_are_replaced(world: World) -> None:
     """The kernel asks PostgreSQL to shut down, although it runs as another user than its parent."""
     state = world.used_state()
     with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
-        before = database.running
+        before = database.info
         execute(database.url, WRITE)
 
-        kill(before.keeper_pid)
-        eventually(lambda: is_over(state), "the server ends with its keeper")
+        kill(before.supervisor_pid)
+        eventually(lambda: is_over(state), "the server ends with its supervisor")
         after = database.ensure()
 
         assert "database system is shut down" in state.log.read_text()
-        assert before.keeper_pid != after.keeper_pid
+        assert before.supervisor_pid != after.supervisor_pid
         assert [(8,)] == execute(after.url, READ)
 
 
 @pytest.mark.slow
 def test_ensure_need_not_wait_for_the_dead_to_be_gone(world: World) -> None:
-    """Keeper and server are killed at once, and several guests ask for them at once."""
+    """Supervisor and server are killed at once, and several guests ask for them at once."""
     world.used_state()
     guests = [world.guest() for _ in range(3)]
     told = [guest.told() for guest in guests][-1]
     execute(told["url"], WRITE)
 
-    kill(told["keeper_pid"])
+    kill(told["supervisor_pid"])
     with contextlib.suppress(ProcessLookupError):
         kill(told["postgres_pid"])
     after = [guest.ensures() for guest in guests]
@@ -79,7 +79,7 @@ def test_nothing_outlives_guests_that_are_killed(world: World) -> None:
         for guest in guests:
             guest.killed()
 
-        eventually(lambda: is_over(state), "keeper and server end after their guests")
+        eventually(lambda: is_over(state), "supervisor and server end after their guests")
     assert "database system is shut down" in state.log.read_text()
 
 
@@ -88,7 +88,7 @@ def test_a_backend_that_outlives_its_server_is_not_left_to_write(world: World) -
     """A new server waits until the last process of the old one is gone, and sees to it."""
     state = world.used_state()
     with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
-        before = database.running
+        before = database.info
         execute(database.url, WRITE)
         with contextlib.closing(psycopg.connect(database.url)) as connection:
             backend = connection.info.backend_pid
@@ -98,7 +98,7 @@ def test_a_backend_that_outlives_its_server_is_not_left_to_write(world: World) -
             kill(before.postgres_pid)
             after = database.ensure()
 
-            assert backend not in holders(state.server_lock)
+            assert backend not in find_holders(state.server_lock)
             assert [(8,)] == execute(after.url, READ)
 
 
@@ -109,30 +109,32 @@ def _busy(url: str) -> bool:
 
 
 @pytest.mark.slow
-def test_a_keeper_that_is_killed_while_it_makes_the_data_leaves_no_half(world: World) -> None:
+def test_a_supervisor_that_is_killed_while_it_makes_the_data_leaves_no_half(world: World) -> None:
     state = world.state()
     guest = world.guest()
-    eventually(lambda: any(state.path.glob(f"{HALF_MADE}*")), "the data folder is being made")
-    for pid in holders(state.keeper_lock):
+    eventually(
+        lambda: any(state.path.glob(f"{UNFINISHED_PREFIX}*")), "the data folder is being made"
+    )
+    for pid in find_holders(state.supervisor_lock):
         kill(pid, signal.SIGSTOP)  # so that it cannot be done before it is killed
-    eventually(lambda: any(state.path.glob(f"{HALF_MADE}*/data/base")), "initdb has begun")
+    eventually(lambda: any(state.path.glob(f"{UNFINISHED_PREFIX}*/data/base")), "initdb has begun")
 
-    kill_holders(state.keeper_lock)
+    kill_holders(state.supervisor_lock)
     told = guest.told()
 
-    assert 2 == state.log.read_text().count("keeper: making")
-    assert [] == list(state.path.glob(f"{HALF_MADE}*"))
+    assert 2 == state.log.read_text().count("supervisor: creating")
+    assert [] == list(state.path.glob(f"{UNFINISHED_PREFIX}*"))
     assert [(1,)] == execute(told["url"], "select 1")
 
 
 @pytest.mark.slow
-def test_a_keeper_that_is_told_to_end_ends_its_server_first(world: World) -> None:
+def test_a_supervisor_that_is_told_to_end_ends_its_server_first(world: World) -> None:
     state = world.used_state()
     with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
-        kill(database.running.keeper_pid, signal.SIGTERM)
-        eventually(lambda: is_over(state), "keeper and server end")
+        kill(database.info.supervisor_pid, signal.SIGTERM)
+        eventually(lambda: is_over(state), "supervisor and server end")
 
-        assert not state.running.exists()
+        assert not state.server_info.exists()
         assert [(1,)] == execute(database.ensure().url, "select 1")
 
 
@@ -158,12 +160,12 @@ def test_a_server_that_does_not_come_in_time_is_told_too(world: World) -> None:
     """One that hangs is not killed for it: it may be at work."""
     state = world.used_state()
     with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
-        kill(database.running.postgres_pid, signal.SIGSTOP)
+        kill(database.info.postgres_pid, signal.SIGSTOP)
         try:
             with pytest.raises(DatabaseDown, match="did not accept connections in time") as caught:
                 database.ensure(timeout_s=0.1)
         finally:
-            kill(database.running.postgres_pid, signal.SIGCONT)
+            kill(database.info.postgres_pid, signal.SIGCONT)
 
         assert "serves on" in str(caught.value), "the log's last lines are quoted"
         assert [(1,)] == execute(database.ensure().url, "select 1")
@@ -173,12 +175,14 @@ def test_a_server_that_does_not_come_in_time_is_told_too(world: World) -> None:
 def test_a_folder_that_vanishes_is_not_replaced_by_an_empty_one(world: World) -> None:
     state = world.used_state()
     with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
-        keeper = database.running.keeper_pid
+        supervisor = database.info.supervisor_pid
         state.path.rename(world.room / "elsewhere")
         moved = world.state("elsewhere")
 
         with pytest.raises(StateUnusable, match="was removed while in use"):
             database.ensure()
-        eventually(lambda: keeper not in holders(moved.keeper_lock), "the keeper ends")
+        eventually(
+            lambda: supervisor not in find_holders(moved.supervisor_lock), "the supervisor ends"
+        )
         eventually(lambda: is_over(moved), "the server ends")
         assert not state.path.exists()

@@ -10,8 +10,8 @@ import pytest
 
 from bursar.store.embedded import DatabaseDown, EmbeddedDatabase
 from bursar.store.embedded.os_user import database_user
-from bursar.store.embedded.programs import HALF_MADE, installed, within_reach
-from bursar.store.embedded.server_info import published
+from bursar.store.embedded.programs import UNFINISHED_PREFIX, find_programs, make_reachable
+from bursar.store.embedded.server_info import read_info
 from tests.support.embedded_guests import LINGER_S, World, execute
 from tests.support.patience import eventually
 
@@ -34,10 +34,12 @@ def test_pids_that_belong_to_somebody_else_by_now_are_not_believed(world: World)
     written_as_user(state.run / ".s.PGSQL.5432.lock", text)
     written_as_user(state.run / ".s.PGSQL.5432", "not a socket")
     told = {"host": str(state.run), "port": 5432, "version": "18.4"}
-    state.running.write_text(json.dumps(told | {"postgres_pid": other, "keeper_pid": other}))
+    state.server_info.write_text(
+        json.dumps(told | {"postgres_pid": other, "supervisor_pid": other})
+    )
 
     with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
-        assert other != database.running.postgres_pid
+        assert other != database.info.postgres_pid
         assert [(7,)] == execute(database.url, "select figure from kept")
     assert os.stat(f"/proc/{other}"), "the other process was left alone"
 
@@ -47,30 +49,30 @@ def test_a_note_that_makes_no_sense_is_as_good_as_none(world: World, text: str) 
     state = world.state()
     state.path.mkdir()
     state.password.write_text("secret")
-    state.running.write_text(text, encoding="latin-1")
+    state.server_info.write_text(text, encoding="latin-1")
 
-    assert None is published(state)
+    assert None is read_info(state)
 
 
 @pytest.mark.slow
 def test_halves_never_count_and_are_cleared_away(world: World) -> None:
     """A data folder is there whole or not at all; so are copies of programs."""
     state = world.state()
-    half = state.path / f"{HALF_MADE}abc" / "data"
+    half = state.path / f"{UNFINISHED_PREFIX}abc" / "data"
     half.mkdir(parents=True)
     (half / "PG_VERSION").write_text("18\n")
     state.data.mkdir()  # empty, which is as good as none
 
     with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
         assert [(1,)] == execute(database.url, "select 1")
-        assert [] == list(state.path.glob(f"{HALF_MADE}*"))
+        assert [] == list(state.path.glob(f"{UNFINISHED_PREFIX}*"))
 
 
 @pytest.mark.slow
 def test_a_server_that_somebody_started_by_hand_is_respected(world: World) -> None:
     """It has not our lock, but PostgreSQL's own; two servers on one folder would ruin it."""
     state = world.used_state()
-    programs = within_reach(installed(), state.path, database_user())
+    programs = make_reachable(find_programs(), state.path, database_user())
     command = [programs.path("postgres"), "-D", str(state.data), "-p", "5431"]
     command += ["-c", "listen_addresses=", "-k", str(state.data)]
     quiet = subprocess.DEVNULL

@@ -12,7 +12,7 @@ from bursar.store.embedded import EmbeddedDatabase
 from bursar.store.embedded.folder import StateFolder
 from bursar.store.embedded.initdb import free_port
 from bursar.store.embedded.os_user import database_user
-from bursar.store.embedded.supervisor import LOG_BYTES_MAX, trim
+from bursar.store.embedded.supervisor import LOG_BYTES_MAX, rotate
 from tests.support.embedded_guests import LINGER_S, World, execute, is_over
 from tests.support.patience import eventually
 
@@ -36,7 +36,7 @@ def test_a_first_start_makes_a_database_that_keeps_its_promises(world: World) ->
         settings = dict(
             execute(database.url, "select name, current_setting(name) from pg_settings")
         )
-        owner = os.stat(f"/proc/{database.running.postgres_pid}").st_uid
+        owner = os.stat(f"/proc/{database.info.postgres_pid}").st_uid
 
         assert PROMISED == {name: settings[name] for name in PROMISED}
         assert [("b", "C.UTF-8")] == execute(
@@ -44,7 +44,7 @@ def test_a_first_start_makes_a_database_that_keeps_its_promises(world: World) ->
             "select datlocprovider, datlocale from pg_database where datname = current_database()",
         )
         assert database_user().uid == owner
-        assert database.running.password not in repr(database.running)
+        assert database.info.password not in repr(database.info)
         assert 0o600 == stat.S_IMODE(state.password.stat().st_mode)
         for folder in (state.data, state.run):
             assert 0o700 == stat.S_IMODE(folder.stat().st_mode)
@@ -61,7 +61,7 @@ def test_a_second_start_finds_what_the_first_has_written(world: World) -> None:
 
     eventually(lambda: is_over(state), "the server ends after its last guest")
     assert "database system is shut down" in state.log.read_text()
-    assert not state.running.exists()
+    assert not state.server_info.exists()
 
     with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
         assert url == database.url, "the way to a socket never changes"
@@ -89,7 +89,7 @@ def test_a_server_stays_while_one_guest_does(world: World) -> None:
     second.told()
     first.leaves()
     world.guest().told()
-    second.leaves()  # by now the keeper has long noticed that the first one left
+    second.leaves()  # by now the supervisor has long noticed that the first one left
 
     third = world.guest()
 
@@ -101,8 +101,8 @@ def test_where_no_socket_fits_there_is_a_port_that_nobody_else_has(world: World)
     """A port is chosen anew at each start; whoever has got the old one is not taken for us."""
     state = world.state("deep", *["x" * 40] * 3)
     with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
-        port = database.running.port
-        assert "127.0.0.1" == database.running.host
+        port = database.info.port
+        assert "127.0.0.1" == database.info.host
         assert [("127.0.0.1", "")] == execute(
             database.url,
             "select current_setting('listen_addresses'),"
@@ -110,12 +110,12 @@ def test_where_no_socket_fits_there_is_a_port_that_nobody_else_has(world: World)
         )
     eventually(lambda: is_over(state), "the server ends after its last guest")
     told = f'{{"host": "127.0.0.1", "port": {port}, "version": "", '
-    state.running.write_text(told + '"postgres_pid": 1, "keeper_pid": 1}')
+    state.server_info.write_text(told + '"postgres_pid": 1, "supervisor_pid": 1}')
 
     with socket.create_server(("127.0.0.1", port)) as squatter:
         squatter.settimeout(0)
         with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
-            assert port != database.running.port
+            assert port != database.info.port
             assert [(1,)] == execute(database.url, "select 1")
 
 
@@ -136,25 +136,26 @@ def test_a_port_that_is_taken_at_the_last_moment_is_given_up_for_another(world: 
     assert [b"127.0.0.1", str(free).encode()] == ports
 
 
-# What the keeper does, with ports that are chosen for it.
+# What the supervisor does, with ports that are chosen for it.
 SERVE = """
 import sys, time
 from pathlib import Path
-from bursar.store.embedded.initdb import Cluster
+from bursar.store.embedded.initdb import DatabaseCluster
 from bursar.store.embedded.initdb import free_port
 from bursar.store.embedded.folder import StateFolder
 from bursar.store.embedded.os_user import database_user
-from bursar.store.embedded.programs import installed, within_reach
-from bursar.store.embedded.server_info import published
+from bursar.store.embedded.programs import find_programs, make_reachable
+from bursar.store.embedded.server_info import read_info
 from bursar.store.embedded.server import Server
 
 state, ports, user = StateFolder(Path(sys.argv[1])), sys.argv[2:], database_user()
-programs = within_reach(installed(), state.path, user)
-server = Server(Cluster(state=state, programs=programs, user=user), lambda: int(ports.pop(0)))
-while not server.serves:
-    server.look_after()
+programs = make_reachable(find_programs(), state.path, user)
+cluster = DatabaseCluster(state=state, programs=programs, user=user)
+server = Server(cluster, lambda: int(ports.pop(0)))
+while not server.is_serving:
+    server.advance()
     time.sleep(0.05)
-print(published(state).host, published(state).port)
+print(read_info(state).host, read_info(state).port)
 server.stop()
 """
 
@@ -181,10 +182,10 @@ def test_a_long_log_is_put_aside(world: World) -> None:
     log = StateFolder(world.room).log
     with log.open("ab", buffering=0) as file:
         file.write(b"x" * LOG_BYTES_MAX)
-        trim(log)
+        rotate(log)
         assert LOG_BYTES_MAX == log.stat().st_size, "long enough is not too long"
         file.write(b"y")
-        trim(log)
+        rotate(log)
         file.write(b"z")
 
     assert b"z" == log.read_bytes()

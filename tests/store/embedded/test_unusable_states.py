@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bursar.store.embedded import EmbeddedDatabase, StateUnusable, default_state
-from bursar.store.embedded.os_user import SETTING, OsUser, database_user
+from bursar.store.embedded.os_user import USER_VARIABLE, OsUser, database_user
 from tests.support.embedded_guests import (
     ROOT,
     World,
@@ -127,7 +127,7 @@ def test_root_is_told_which_folder_keeps_postgresql_out(world: World) -> None:
 
     assert f"PostgreSQL runs as nobody, who cannot enter the folder {closed} (mode 700" in told
     assert f"chmod o+x {closed}" in told
-    assert SETTING in told
+    assert USER_VARIABLE in told
     assert 0o40700 == closed.stat().st_mode
 
 
@@ -136,20 +136,20 @@ def test_root_is_told_which_folder_keeps_postgresql_out(world: World) -> None:
 def test_a_user_who_cannot_run_postgresql_is_refused(
     world: World, monkeypatch: pytest.MonkeyPatch, name: str, want: str
 ) -> None:
-    monkeypatch.setenv(SETTING, name)
+    monkeypatch.setenv(USER_VARIABLE, name)
 
     told = refused(world.state().path)
 
     assert want in told
     assert name in told
-    assert SETTING in told
+    assert USER_VARIABLE in told
 
 
 @only_root
 def test_a_user_id_without_a_name_is_refused(world: World) -> None:
     """As containers have them; PostgreSQL would fail later, and say less."""
     nameless = next(uid for uid in range(54_321, 60_000) if not has_name(uid))
-    user = OsUser(name=str(nameless), uid=nameless, gid=nameless, switch=True)
+    user = OsUser(name=str(nameless), uid=nameless, gid=nameless, must_switch=True)
 
     told = said_by_plain_user(world, ENTER, str(world.state().path), user=user)
 
@@ -176,7 +176,7 @@ def test_root_that_may_not_become_others_is_told(world: World) -> None:
         text=True,
     ).stdout
 
-    assert "This root may not become nobody" in told
+    assert "Root cannot switch to nobody" in told
 
 
 @only_root
@@ -196,7 +196,7 @@ def test_data_of_another_version_is_left_alone(world: World) -> None:
 
     told = refused(state.path)
 
-    assert f"{state.data} was made by PostgreSQL 16, and this is version 18" in told
+    assert f"{state.data} was made by PostgreSQL 16; this is version 18" in told
     assert "pg_upgrade" in told
 
 

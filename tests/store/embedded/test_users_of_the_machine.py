@@ -9,8 +9,14 @@ from pathlib import Path
 import pytest
 
 from bursar.store.embedded import EmbeddedDatabase
-from bursar.store.embedded.os_user import SETTING, database_user
-from bursar.store.embedded.programs import COPIES, HALF_MADE, PACKAGE, TREE, installed
+from bursar.store.embedded.os_user import USER_VARIABLE, database_user
+from bursar.store.embedded.programs import (
+    COPY_PREFIX,
+    PACKAGE,
+    TREE,
+    UNFINISHED_PREFIX,
+    find_programs,
+)
 from tests.support.embedded_guests import (
     LINGER_S,
     World,
@@ -33,7 +39,7 @@ def closed_programs(world: World) -> Path:
     """The wheel's files as they lie in a home that is closed to others."""
     closed = world.room / "closed"
     closed.mkdir(mode=0o700)
-    ours = installed()
+    ours = find_programs()
     left_out = shutil.ignore_patterns("include", "*.a")
     shutil.copytree(ours.tree, closed / PACKAGE / TREE, ignore=left_out)
     (closed / PACKAGE / "__init__.py").write_text("raise RuntimeError('never to be run')\n")
@@ -55,19 +61,19 @@ def test_programs_that_are_out_of_reach_are_copied_once(
     before = look_of(watched)
 
     with EmbeddedDatabase(state.path, linger_s=0) as database:
-        (copy,) = state.path.glob(f"{COPIES}*")
-        runs = os.readlink(f"/proc/{database.running.postgres_pid}/exe")
+        (copy,) = state.path.glob(f"{COPY_PREFIX}*")
+        runs = os.readlink(f"/proc/{database.info.postgres_pid}/exe")
         assert runs == str(copy / PACKAGE / TREE / "bin" / "postgres")
         assert [(1,)] == execute(database.url, "select 1")
     eventually(lambda: is_over(state), "the server ends after its last guest")
-    older = state.path / f"{COPIES}17-of-old"
+    older = state.path / f"{COPY_PREFIX}17-of-old"
     older.mkdir()
     made = copy.stat().st_ctime_ns
 
     with EmbeddedDatabase(state.path, linger_s=0) as database:
-        assert [copy, older] == sorted(state.path.glob(f"{COPIES}*"), reverse=True)
+        assert [copy, older] == sorted(state.path.glob(f"{COPY_PREFIX}*"), reverse=True)
         assert made == copy.stat().st_ctime_ns, "it was copied again"
-        assert [] == list(state.path.glob(f"{HALF_MADE}*"))
+        assert [] == list(state.path.glob(f"{UNFINISHED_PREFIX}*"))
     assert before == look_of(watched)
 
 
@@ -109,18 +115,18 @@ def test_root_can_name_the_user_that_postgresql_runs_as(
         daemon = pwd.getpwnam("daemon")
     except KeyError:
         pytest.skip("this machine has no user called daemon")
-    monkeypatch.setenv(SETTING, "daemon")
+    monkeypatch.setenv(USER_VARIABLE, "daemon")
 
     with EmbeddedDatabase(world.state().path, linger_s=LINGER_S) as database:
-        owner = os.stat(f"/proc/{database.running.postgres_pid}").st_uid
+        owner = os.stat(f"/proc/{database.info.postgres_pid}").st_uid
         assert daemon.pw_uid == owner
-        status = Path(f"/proc/{database.running.postgres_pid}/status").read_text()
+        status = Path(f"/proc/{database.info.postgres_pid}/status").read_text()
         assert "Groups:\t \n" in status, "root's groups were left behind"
 
 
 @pytest.mark.slow
 def test_a_plain_user_needs_nothing_but_a_home(world: World) -> None:
-    """Database, keeper and state are theirs; the default state folder is made below their home."""
+    """They own database, supervisor and state; the default state folder is below their home."""
     user = database_user()
     home = world.room / "home"
     home.mkdir(mode=0o700)
@@ -132,7 +138,7 @@ def test_a_plain_user_needs_nothing_but_a_home(world: World) -> None:
     told = guest.told()
 
     assert str(state.run) == told["host"]
-    for pid in (told["postgres_pid"], told["keeper_pid"]):
+    for pid in (told["postgres_pid"], told["supervisor_pid"]):
         assert user.uid == os.stat(f"/proc/{pid}").st_uid
     assert [(1,)] == execute(told["url"], "select 1")
     for path in (home, *state.path.parents[:2], state.path):

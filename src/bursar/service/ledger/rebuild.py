@@ -24,14 +24,14 @@ from bursar.core.ledger.verify import find_problems as contradictions
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import InvariantBroken, invariant
 from bursar.service.gc_pause import gc_paused
-from bursar.store.database import connected
+from bursar.store.database import connect
 from bursar.store.ledger.mappings import TABLE_MAPPINGS
 from bursar.store.ledger.mappings.base import TableMapping
 from bursar.store.ledger.mappings.holds import DRAWS, draw_values
 from bursar.store.ledger.writer import EVENTS, FORFEITS, ORGS, POSTINGS, BatchWriter, header_values
 from bursar.store.sql.arrays import Values
 from bursar.store.sql.codec import EVENTS as KINDS
-from bursar.store.sql.codec import event_of, says, text_of, text_then, value_of
+from bursar.store.sql.codec import event_of, has_field, text_as_written, text_of, value_of
 from bursar.store.sql.connection import SNAPSHOT, Connection
 from bursar.store.sql.fragments import select_list
 from bursar.store.verify.ledger import REQUEST_CHECKS, problems
@@ -156,7 +156,7 @@ def shared(orgs: Mapping[OrgId, int]) -> list[tuple[OrgId, ...]]:
 
 def rebuild_some(url: str, orgs: Iterable[OrgId]) -> list[Rebuilt]:
     """Some orgs' books from their events, each compared in a snapshot of its own."""
-    with connected(url, patience=None) as connection:
+    with connect(url, timeouts=None) as connection:
         return [in_snapshot(connection, org) for org in orgs]
 
 
@@ -376,7 +376,7 @@ def _check_told(books: Books, event: Event, body: str) -> None:
         hold = require(books.holds, event.hold)
         told, is_now = (event.open, event.used), (hold.open, hold.used)
         fine = told == is_now or not any(
-            says(body, name) and one != other
+            has_field(body, name) and one != other
             for name, one, other in zip(("open", "used"), told, is_now, strict=True)
         )
         invariant(fine, "told open and used", hold=event.hold, told=told, is_now=is_now)
@@ -393,6 +393,6 @@ def _as_of_today(row: Values) -> Values:
 def _as_of_then(rows: list[Values], stored: list[Values]) -> list[Values]:
     """Events with their texts in the versions that wrote them."""
     return [
-        (*row[:4], text_then(event_of(row[3], was[4]), was[4]), *row[5:])
+        (*row[:4], text_as_written(event_of(row[3], was[4]), was[4]), *row[5:])
         for row, was in zip(rows, stored, strict=True)
     ]

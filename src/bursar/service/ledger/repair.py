@@ -19,7 +19,7 @@ from bursar.core.ids import OrgId
 from bursar.core.refusal import InvariantBroken, fail_invariant
 from bursar.service.gc_pause import gc_paused
 from bursar.service.ledger.rebuild import Difference, Rebuilt, Replay, in_snapshot, spread
-from bursar.store.database import connected
+from bursar.store.database import connect
 from bursar.store.ledger.loader import LOCK_ORGS
 from bursar.store.ledger.mappings import TABLE_MAPPINGS
 from bursar.store.ledger.mappings.holds import DRAWS
@@ -82,7 +82,7 @@ def repair(url: str, orgs: Mapping[OrgId, int], workers: int = 2) -> Iterator[Re
 
 def repair_some(url: str, orgs: Iterable[OrgId]) -> list[Repaired]:
     """Look at some orgs, and repair those that need it."""
-    with connected(url, patience=None) as connection:
+    with connect(url, timeouts=None) as connection:
         return [_looked_at(connection, org) for org in orgs]
 
 

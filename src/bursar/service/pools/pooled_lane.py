@@ -17,10 +17,10 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from bursar.service.ledger.batcher import A, BatchRunner, Lane, Limits
-from bursar.store.database import Patience
+from bursar.store.database import Timeouts
 from bursar.store.sql.connection import Connection
 
-PATIENCE: Final = Patience(idle_in_transaction_ms=3_500, transaction_ms=60_000)
+PATIENCE: Final = Timeouts(idle_in_transaction_ms=3_500, transaction_ms=60_000)
 MOST: Final = 8  # connections for all pools of a process
 UNUSED_S: Final = 10.0  # after which a connection that nobody borrows is closed
 SERVER: Final = """

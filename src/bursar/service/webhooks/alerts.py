@@ -135,7 +135,7 @@ class Alerter:
         while goes_on():
             page = alerts.bounded(alerts.to_look_at(self._connection, after, now, PAGE))
             if not page:
-                worker_leases.done(self._connection, ALERTS, now)
+                worker_leases.record_done(self._connection, ALERTS, now)
                 break
             looked += len(page)
             behind = self.look_at(page)

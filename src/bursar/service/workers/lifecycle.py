@@ -24,7 +24,7 @@ def serving(database: Database, clock: GuardedClock | None = None) -> Iterator[L
     """Open a ledger and run its sweeper; both use one clock (D5)."""
     clock = clock or GuardedClock()
     with (
-        Ledger(database.connect, limits=LIMITS, admit=database.admit, clock=clock) as ledger,
+        Ledger(database.connect, limits=LIMITS, admit=database.check_space, clock=clock) as ledger,
         SweepWorker(lambda: database.connect(UNHURRIED), through(ledger), clock=clock),
     ):
         yield ledger

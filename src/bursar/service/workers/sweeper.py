@@ -29,7 +29,7 @@ from bursar.service.queries.history import add_snapshots, distance
 from bursar.service.queries.top_lists import SWEEP, refresh
 from bursar.service.workers.worker import LeasedWorker, Walk
 from bursar.store import worker_leases
-from bursar.store.database import Patience
+from bursar.store.database import Timeouts
 from bursar.store.ledger import snapshots, summaries
 from bursar.store.sql.connection import Connection, money_time
 
@@ -39,7 +39,7 @@ ROUNDS: Final = 1_000  # of one page: so a pass ends, whatever comes in meanwhil
 
 # An org's first sweep reads all its events, in one transaction. All else has the usual limits.
 _LONG_MS: Final = 6 * 3_600 * 1_000
-UNHURRIED: Final = Patience(
+UNHURRIED: Final = Timeouts(
     statement_ms=_LONG_MS, transaction_ms=_LONG_MS, answer_s=_LONG_MS / 1_000 + 15
 )
 
@@ -96,7 +96,7 @@ class Sweeper:
             if not page:
                 done.finished = True
                 if not done.behind:
-                    worker_leases.done(self._connection, SWEEP, done.at)
+                    worker_leases.record_done(self._connection, SWEEP, done.at)
                 break
             self.sweep_orgs([one.org for one in page], done)
             after = page[-1].org

@@ -300,7 +300,7 @@ class DatabaseWorker(Worker):
                 if not self.is_stopping:
                     raise
             if self._lease is not None:
-                worker_leases.give_up(connection, self._lease.duty, self.holder)
+                worker_leases.release(connection, self._lease.duty, self.holder)
 
     def _may_continue(self) -> bool:
         return not self.is_stopping and self._has_lease()

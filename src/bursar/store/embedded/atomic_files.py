@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, even after a power cut."""
+"""Files and folders that appear complete or not at all, even after a power cut."""
 
 import ctypes
 import os
@@ -7,8 +7,8 @@ from pathlib import Path
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file that only we can read, in one step for whoever looks."""
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file with mode 600 in one step: readers see the old or the new content."""
     making = path.with_name(f"{path.name}.{os.getpid()}")
     descriptor = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
@@ -18,8 +18,8 @@ def write_whole(path: Path, text: str) -> None:
     making.rename(path)
 
 
-def move_whole(made: Path, target: Path) -> None:
-    """Give a folder its name once all that is in it is on the disk, and not before."""
+def move_atomically(made: Path, target: Path) -> None:
+    """Move a finished folder to its final name after its content is on disk."""
     descriptor = os.open(target.parent, os.O_RDONLY)
     try:
         # Once for the whole file system: far faster than once for each of a thousand files.

@@ -1,15 +1,15 @@
-"""The state folder: what lies where, and whether it can be used at all.
+"""The state folder: its layout, and checks that it can be used.
 
-    data/            PostgreSQL's own, of its user alone
-    run/             its socket, of its user alone
+    data/            PostgreSQL's data; only its user can read it
+    run/             its socket; only its user can enter
     password         of the database's one role, mode 600
-    running.json     what runs, as the keeper saw it last
-    database.log     what the keeper and PostgreSQL say; database.log.1 is what they said before
-    keeper.lock, guests.lock, server.lock
-    programs-*/      a copy of PostgreSQL, where its user cannot reach the installed one
-    making-*/        something half made, which never counts
+    server.json      the running server, as the supervisor last saw it
+    database.log     log of the supervisor and PostgreSQL; database.log.1 is the previous one
+    supervisor.lock, guests.lock, server.lock
+    programs-*/      a copy of PostgreSQL, if its user cannot reach the installed one
+    making-*/        unfinished work of an interrupted start; ignored and removed
 
-All refusals are made here, before anything is started, and name the folder that is in the way.
+All problems with the folder are reported here, before anything is started, and name the path.
 """
 
 import os
@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Final
 
 from bursar.store.embedded.errors import StateUnusable
-from bursar.store.embedded.os_user import SETTING, OsUser, owner_of
+from bursar.store.embedded.os_user import USER_VARIABLE, OsUser, owner_of
 from bursar.store.embedded.programs import MAJOR
 
 SYSTEM_STATE: Final = Path("/var/lib/bursar")
-ELSEWHERE: Final = "Choose another folder with --state."
+OTHER_FOLDER: Final = "Choose another folder with --state."
 
 
 @dataclass(frozen=True, slots=True)
 class StateFolder:
-    """The places in one state folder, which is absolute and free of symbolic links."""
+    """The paths in a state folder, which is absolute and free of symbolic links."""
 
     path: Path
 
@@ -45,16 +45,16 @@ class StateFolder:
         return self.path / "password"
 
     @property
-    def running(self) -> Path:
-        return self.path / "running.json"
+    def server_info(self) -> Path:
+        return self.path / "server.json"
 
     @property
     def log(self) -> Path:
         return self.path / "database.log"
 
     @property
-    def keeper_lock(self) -> Path:
-        return self.path / "keeper.lock"
+    def supervisor_lock(self) -> Path:
+        return self.path / "supervisor.lock"
 
     @property
     def guests_lock(self) -> Path:
@@ -66,94 +66,96 @@ class StateFolder:
 
     @property
     def has_data(self) -> bool:
-        """Whether there is a whole data folder; half of one is never called so."""
+        """Whether there is a complete data folder; an unfinished one has another name."""
         return (self.data / "PG_VERSION").exists()
 
 
 def default_state() -> Path:
-    """Where state is kept unless somebody says otherwise: the system's place, or one's own."""
+    """The default state folder: the system's for root, one in the home folder for other users."""
     if os.geteuid() == 0:
         return SYSTEM_STATE
-    given = os.environ.get("XDG_STATE_HOME", "")
-    if os.path.isabs(given):  # a relative one is to be ignored, says its specification
-        return Path(given) / "bursar"
+    xdg_state = os.environ.get("XDG_STATE_HOME", "")
+    if os.path.isabs(xdg_state):  # its specification: ignore a relative path
+        return Path(xdg_state) / "bursar"
     try:
         return Path.home() / ".local" / "state" / "bursar"
     except RuntimeError:
-        raise StateUnusable(f"You have no home folder to keep state in. {ELSEWHERE}") from None
+        raise StateUnusable(f"You have no home folder to keep state in. {OTHER_FOLDER}") from None
 
 
-def prepared(state: Path | str, user: OsUser) -> StateFolder:
-    """The state folder, made if need be, that we can write to and `user` can enter."""
+def prepare_folder(state: Path | str, user: OsUser) -> StateFolder:
+    """Return the state folder, created if missing, that we can write to and `user` can enter."""
     try:
         path = Path(state).expanduser().resolve()
     except (OSError, RuntimeError, ValueError) as error:
-        raise StateUnusable(f"{state} is not a folder: {error}. {ELSEWHERE}") from error
+        raise StateUnusable(f"{state} is not a folder: {error}. {OTHER_FOLDER}") from error
     for folder in (*reversed(path.parents), path):
-        _be_there(folder, 0o711 if user.switch else 0o700)
+        _ensure_folder(folder, 0o711 if user.must_switch else 0o700)
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        raise StateUnusable(f"The folder {path} cannot be written to by you. {ELSEWHERE}")
-    if user.switch:
-        _let_in(path, user)
+        raise StateUnusable(f"The folder {path} cannot be written to by you. {OTHER_FOLDER}")
+    if user.must_switch:
+        _grant_access(path, user)
     return StateFolder(path)
 
 
-def _be_there(folder: Path, mode: int) -> None:
-    """Make the folder unless it is there; its parent is a folder, as we have seen."""
+def _ensure_folder(folder: Path, mode: int) -> None:
+    """Create the folder if it is missing; its parent is known to be a folder."""
     try:
         if not stat.S_ISDIR(folder.stat().st_mode):
-            raise StateUnusable(f"{folder} is a file, not a folder. {ELSEWHERE}")
+            raise StateUnusable(f"{folder} is a file, not a folder. {OTHER_FOLDER}")
     except FileNotFoundError:
-        _make(folder, mode)
+        _create_folder(folder, mode)
     except PermissionError as error:
-        raise StateUnusable(f"The folder {folder.parent} cannot be entered. {ELSEWHERE}") from error
+        raise StateUnusable(
+            f"The folder {folder.parent} cannot be entered. {OTHER_FOLDER}"
+        ) from error
     except OSError as error:
-        raise StateUnusable(f"{folder} is not usable: {error.strerror}. {ELSEWHERE}") from error
+        raise StateUnusable(f"{folder} is not usable: {error.strerror}. {OTHER_FOLDER}") from error
 
 
-def _make(folder: Path, mode: int) -> None:
+def _create_folder(folder: Path, mode: int) -> None:
     try:
         folder.mkdir()
-        folder.chmod(mode)  # of our own making, so a narrow umask need not stand
+        folder.chmod(mode)  # overrides a narrow umask: the folder is ours
     except FileExistsError:
-        pass  # another guest was faster
+        pass  # another guest created it
     except OSError as error:
         raise StateUnusable(
-            f"The folder {folder.parent} cannot be written to: {error.strerror}. {ELSEWHERE}"
+            f"The folder {folder.parent} cannot be written to: {error.strerror}. {OTHER_FOLDER}"
         ) from error
 
 
-def _let_in(path: Path, user: OsUser) -> None:
-    """See that PostgreSQL's user can enter the folder, touching nothing outside of it."""
+def _grant_access(path: Path, user: OsUser) -> None:
+    """Make sure that PostgreSQL's user can enter the folder; change nothing outside of it."""
     way = [("-x", folder) for folder in (*reversed(path.parents), path)]
     blocking = user.first_failing(way)
     if blocking == path:
-        # Entering is not listing, and whatever is secret inside has a mode of its own.
+        # Entering is not listing, and secret files inside have their own modes.
         path.chmod(stat.S_IMODE(path.stat().st_mode) | stat.S_IXOTH)
         blocking = user.first_failing(way)
     if blocking is not None:
         mode = stat.S_IMODE(blocking.stat().st_mode)
         raise StateUnusable(
             f"PostgreSQL runs as {user.name}, who cannot enter the folder {blocking} (mode "
-            f"{mode:o}, of {owner_of(blocking)}). {ELSEWHERE} Or name a user who can enter in "
-            f"{SETTING}, or let everybody pass: chmod o+x {blocking}"
+            f"{mode:o}, of {owner_of(blocking)}). {OTHER_FOLDER} Or name a user who can enter in "
+            f"{USER_VARIABLE}, or let all users pass: chmod o+x {blocking}"
         )
 
 
 def check_data(state: StateFolder, user: OsUser) -> None:
-    """Refuse a data folder that is not ours to start; none at all is fine."""
+    """Raise `StateUnusable` for a data folder that we cannot start; a missing one is fine."""
     data = state.data
     try:
         if not data.exists() or (os.access(data, os.R_OK | os.X_OK) and not any(data.iterdir())):
-            return  # an empty folder is as good as none
+            return  # an empty folder counts as missing
         _check_owner(data, user)
         _check_version(state)
     except OSError as error:
-        raise StateUnusable(f"{data} cannot be read: {error.strerror}. {ELSEWHERE}") from error
+        raise StateUnusable(f"{data} cannot be read: {error.strerror}. {OTHER_FOLDER}") from error
     if not state.password.exists():
         raise StateUnusable(
-            f"{state.password} is missing, so nobody can log in to the database in {data}. "
-            f"Put it back from a backup. {ELSEWHERE}"
+            f"{state.password} is missing, so login to the database in {data} is impossible. "
+            f"Put it back from a backup. {OTHER_FOLDER}"
         )
 
 
@@ -161,22 +163,22 @@ def _check_owner(data: Path, user: OsUser) -> None:
     owner = owner_of(data)
     if data.stat().st_uid == user.uid:
         return
-    mend = f"Set {SETTING}={owner}" if os.geteuid() == 0 else f"Run as {owner}, or as root"
+    remedy = f"Set {USER_VARIABLE}={owner}" if os.geteuid() == 0 else f"Run as {owner}, or as root"
     raise StateUnusable(
         f"The folder {data} belongs to {owner}, but PostgreSQL would run as {user.name}. "
-        f"{mend}, or choose another folder with --state."
+        f"{remedy}, or choose another folder with --state."
     )
 
 
 def _check_version(state: StateFolder) -> None:
     if not state.has_data:
         raise StateUnusable(
-            f"The folder {state.data} is not empty and not PostgreSQL's. Move it away. {ELSEWHERE}"
+            f"The folder {state.data} is not empty and not PostgreSQL's: move it. {OTHER_FOLDER}"
         )
-    found = (state.data / "PG_VERSION").read_text().strip()
-    if found != MAJOR:
+    version = (state.data / "PG_VERSION").read_text().strip()
+    if version != MAJOR:
         raise StateUnusable(
-            f"The folder {state.data} was made by PostgreSQL {found}, and this is version {MAJOR}. "
-            f"Dump it with pg_dump while version {found} runs on it and load the dump into a new "
-            f"state folder, or convert it with pg_upgrade. {ELSEWHERE}"
+            f"The folder {state.data} was made by PostgreSQL {version}; this is version {MAJOR}. "
+            f"Dump it with pg_dump while version {version} runs on it and load the dump into a new "
+            f"state folder, or convert it with pg_upgrade. {OTHER_FOLDER}"
         )

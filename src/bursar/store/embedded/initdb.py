@@ -1,4 +1,4 @@
-"""Making a data folder and starting PostgreSQL on it: command lines, and children tied to us."""
+"""Creates a data folder and starts PostgreSQL on it, as children that end with this process."""
 
 import ctypes
 import os
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bursar.store.embedded.atomic_files import move_whole, write_whole
+from bursar.store.embedded.atomic_files import move_atomically, write_atomically
 from bursar.store.embedded.errors import DatabaseDown
 from bursar.store.embedded.folder import StateFolder
 from bursar.store.embedded.os_user import OsUser
-from bursar.store.embedded.programs import HALF_MADE, Programs
+from bursar.store.embedded.programs import UNFINISHED_PREFIX, Programs
 from bursar.store.embedded.server_info import ROLE
 
 LOOPBACK: Final = "127.0.0.1"
@@ -25,18 +25,18 @@ SOCKET_PORT: Final = 5432  # only a part of the socket's name
 SOCKET_PATH_BYTES_MAX: Final = 107  # what fits into the kernel's address of a socket
 
 SETTINGS: Final = {
-    # What a ledger promises stands on these three.
+    # The durability of the ledger depends on these three.
     "fsync": "on",
     "full_page_writes": "on",
     "synchronous_commit": "on",
-    # A small machine, many short transactions.
+    # For a small machine and many short transactions.
     "max_connections": "100",
     "shared_buffers": "256MB",
     "wal_compression": "on",
     "max_wal_size": "2GB",
     "checkpoint_timeout": "15min",
     "jit": "off",
-    # One log, which the keeper trims.
+    # One log, which the supervisor rotates.
     "logging_collector": "off",
     "log_destination": "stderr",
     "log_checkpoints": "off",
@@ -46,7 +46,7 @@ SETTINGS: Final = {
     "cluster_name": "bursar",
 }
 
-# Nothing of the caller's: neither PGDATA and its like, nor a language for the messages.
+# Nothing of the caller's environment: no PGDATA and the like, no language for messages.
 ENVIRONMENT: Final = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -62,7 +62,7 @@ class Address:
 
     @property
     def settings(self) -> dict[str, str]:
-        """The same in PostgreSQL's words."""
+        """The PostgreSQL settings for this address."""
         if self.host == LOOPBACK:
             listen = {"listen_addresses": LOOPBACK, "unix_socket_directories": ""}
         else:
@@ -72,19 +72,19 @@ class Address:
 
 
 def address_for(run: Path, port: Callable[[], int]) -> Address:
-    """A socket, which nobody can take from us; where its path cannot be told, a port.
+    """A socket, which no other process can occupy; a port, if libpq cannot use the socket's path.
 
-    The way to the socket is the same at each start and closed to other users of the machine.
+    The socket has the same path at each start, and other users of the machine cannot reach it.
     """
     name = os.fsencode(run / f".s.PGSQL.{SOCKET_PORT}")
-    # libpq would take a comma for the end of the first of several hosts
+    # libpq reads a comma as the separator of several hosts
     if len(name) <= SOCKET_PATH_BYTES_MAX and not set(name) & set(b',"'):
         return Address(str(run), SOCKET_PORT)
     return Address(LOOPBACK, port())
 
 
 def free_port() -> int:
-    """A port that is free at this moment; who takes it meanwhile makes the start fail."""
+    """A port that is free at this moment; if another process takes it first, the start fails."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]
@@ -92,32 +92,32 @@ def free_port() -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    """A data folder, the programs for it, and the user that both are for."""
+class DatabaseCluster:
+    """A data folder, the programs for it, and the operating-system user that runs them."""
 
     state: StateFolder
     programs: Programs
     user: OsUser
 
-    def make(self, lock: int) -> None:
-        """Make the data folder elsewhere and move it into place when it is whole."""
+    def create(self, lock: int) -> None:
+        """Create the data folder under another name and move it into place when it is complete."""
         password = secrets.token_urlsafe(32)
-        write_whole(self.state.password, password)
-        making = Path(tempfile.mkdtemp(prefix=HALF_MADE, dir=self.state.path))
+        write_atomically(self.state.password, password)
+        making = Path(tempfile.mkdtemp(prefix=UNFINISHED_PREFIX, dir=self.state.path))
         secret = making / "password"
-        write_whole(secret, password)
+        write_atomically(secret, password)
         self.user.take(secret)
         self.user.take(making)
         data = making / "data"
-        # It says what it does on one channel and what goes wrong on the other.
+        # initdb writes progress to stdout, which is dropped, and errors to stderr.
         initdb = self._spawn(self._initdb(data, secret), lock, stdout=subprocess.DEVNULL)
         if (status := initdb.wait()) != 0:
             raise DatabaseDown(f"initdb has failed ({status})")
-        move_whole(data, self.state.data)
+        move_atomically(data, self.state.data)
         shutil.rmtree(making)
 
     def start(self, address: Address, lock: int) -> subprocess.Popen[bytes]:
-        """Start PostgreSQL as our child; it and its children keep the lock while they live."""
+        """Start PostgreSQL as a child; it and its children hold the lock while they live."""
         self._empty_run_folder()
         command = [self.programs.path("postgres"), "-D", str(self.state.data)]
         for name, value in (SETTINGS | address.settings).items():
@@ -142,7 +142,7 @@ class Cluster:
         ]
 
     def _empty_run_folder(self) -> None:
-        """Sockets of servers that are gone go with them, and so do their pids."""
+        """Remove sockets and pid files of former servers."""
         run = self.state.run
         if run.exists():
             shutil.rmtree(run)
@@ -156,23 +156,23 @@ class Cluster:
             command,
             stdin=subprocess.DEVNULL,
             stdout=stdout,
-            cwd="/",  # ours may be closed to the user
+            cwd="/",  # the user may be unable to enter our working folder
             env=ENVIRONMENT,
             pass_fds=(lock,),
-            # Runs between fork and exec, after the change of user, which would undo it.
-            # The keeper has one thread, so nothing can be locked there.
-            preexec_fn=_tied_to(os.getpid()),
+            # Runs between fork and exec, after the change of user, which would reset it.
+            # The supervisor has one thread, so no lock can be held there.
+            preexec_fn=_end_with_parent(os.getpid()),
             **self.user.spawn_options(),
         )
 
 
-def _tied_to(parent: int) -> Callable[[], None]:
-    """Have the kernel ask a child to shut down, cleanly and at once, when its parent dies."""
+def _end_with_parent(parent: int) -> Callable[[], None]:
+    """Return a hook that makes the kernel send SIGINT (fast shutdown) when the parent dies."""
 
     def before_exec() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGINT))
-        if os.getppid() != parent:  # it died before we were tied to it
+        if os.getppid() != parent:  # the parent died before the call
             os._exit(1)
 
     return before_exec

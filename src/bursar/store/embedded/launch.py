@@ -1,4 +1,4 @@
-"""Starting a keeper, and telling why there is no database: the log's last words."""
+"""Starts a supervisor, and reports why the database is down with the end of its log."""
 
 import os
 import subprocess
@@ -11,14 +11,14 @@ from bursar.store.embedded import locks
 from bursar.store.embedded.errors import DatabaseDown
 from bursar.store.embedded.folder import StateFolder
 
-KEPT_ALREADY: Final = 3  # the keeper's exit status: there is another one
+ALREADY_RUNNING_STATUS: Final = 3  # exit status: another supervisor is running
 QUOTED_LINES: Final = 15
 QUOTED_BYTES_MAX: Final = 8_000
 
 
-def keeper_started(state: StateFolder, linger_s: float, deadline: float) -> bool:
-    """Start a keeper that outlives us and has its lock by now; false if there is another."""
-    log = locks.opened(state.log, os.O_WRONLY | os.O_APPEND)
+def start_supervisor(state: StateFolder, linger_s: float, deadline: float) -> bool:
+    """Start a supervisor that outlives this process; false if another one is running."""
+    log = locks.open_file(state.log, os.O_WRONLY | os.O_APPEND)
     try:
         status = subprocess.run(
             [
@@ -33,33 +33,33 @@ def keeper_started(state: StateFolder, linger_s: float, deadline: float) -> bool
             stdout=log,
             stderr=log,
             cwd="/",
-            env={**os.environ, "PYTHONPATH": _where_we_look()},
+            env={**os.environ, "PYTHONPATH": _python_path()},
             timeout=max(deadline - time.monotonic(), 1.0),
             check=False,
         ).returncode
     except subprocess.TimeoutExpired:
-        raise down(state, "its keeper takes too long to start") from None
+        raise database_down(state, "its supervisor does not start in time") from None
     finally:
         os.close(log)
-    if status > 0 and status != KEPT_ALREADY:
-        raise down(state, f"its keeper does not start (status {status})")
-    return status != KEPT_ALREADY  # one that was killed on its way has been started too
+    if status > 0 and status != ALREADY_RUNNING_STATUS:
+        raise database_down(state, f"its supervisor does not start (status {status})")
+    return status != ALREADY_RUNNING_STATUS  # a supervisor killed while starting counts as started
 
 
-def _where_we_look() -> str:
-    """Where the keeper finds our code and the wheel: the same places as ourselves."""
+def _python_path() -> str:
+    """This process's import path, so that the supervisor finds our code and the wheel."""
     return os.pathsep.join(path or os.getcwd() for path in sys.path)
 
 
-def down(state: StateFolder, what: str) -> DatabaseDown:
-    """The exception that says what is wrong and quotes the log."""
+def database_down(state: StateFolder, what: str) -> DatabaseDown:
+    """The exception with the reason and the end of the log."""
     quoted = "\n".join(f"    {line}" for line in last_lines(state.log))
-    told = f"The database in {state.path} is down: {what}."
-    return DatabaseDown(f"{told} {state.log} ends with:\n{quoted}" if quoted else told)
+    text = f"The database in {state.path} is down: {what}."
+    return DatabaseDown(f"{text} {state.log} ends with:\n{quoted}" if quoted else text)
 
 
 def last_lines(log: Path) -> list[str]:
-    """The end of a log, as far as it can be read."""
+    """The last lines of a log; none if it cannot be read."""
     try:
         with log.open("rb") as file:
             file.seek(max(log.stat().st_size - QUOTED_BYTES_MAX, 0))

@@ -1,8 +1,8 @@
-"""Locks that the kernel gives back when their process dies, and who has a file open.
+"""File locks that the kernel releases when their process dies, and the processes that hold them.
 
-A lock belongs to the opened file, not to the process: children that inherit it keep it locked.
-That is meant. A lock that children may have is given back by closing: unlocking would take it
-away from them as well.
+A lock belongs to the opened file, not to the process: children that inherit the file keep it
+locked, which is intended. A lock that children may share is released by closing the file: unlocking
+would take it away from them as well.
 """
 
 import fcntl
@@ -19,19 +19,19 @@ from bursar.store.embedded.errors import StateUnusable
 PAUSE_S: Final = 0.02
 
 
-def opened(path: Path, flags: int = os.O_RDWR) -> int:
-    """A descriptor of a file of ours alone, made if it is missing; the caller closes it."""
+def open_file(path: Path, flags: int = os.O_RDWR) -> int:
+    """Open a file with mode 600, created if it is missing; the caller closes the descriptor."""
     try:
         return os.open(path, flags | os.O_CREAT, 0o600)
     except OSError as error:
         raise StateUnusable(
             f"{path} cannot be opened: {error.strerror}. Does the folder {path.parent} belong to "
-            "somebody else? Choose another one with --state."
+            "another user? Choose another folder with --state."
         ) from error
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Lock at once or not at all."""
+    """Lock without waiting; false if another process has the lock."""
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
@@ -41,12 +41,12 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 
 def unlock(descriptor: int) -> None:
-    """Give the lock back for everybody who has it through this opened file."""
+    """Release the lock for all processes that share this opened file."""
     fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def lock_by(descriptor: int, deadline: float, *, shared: bool = False) -> bool:
-    """Lock before `deadline` (monotonic seconds), or say no."""
+    """Lock before `deadline` (monotonic seconds); false if that fails."""
     while not try_lock(descriptor, shared=shared):
         if time.monotonic() >= deadline:
             return False
@@ -55,8 +55,8 @@ def lock_by(descriptor: int, deadline: float, *, shared: bool = False) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody has the lock exclusively or shared. Looking takes it for an instant."""
-    descriptor = opened(path)
+    """Whether a process has the lock, exclusively or shared. The check takes it for an instant."""
+    descriptor = open_file(path)
     try:
         return not try_lock(descriptor)
     finally:
@@ -71,8 +71,8 @@ def is_same_file(descriptor: int, path: Path) -> bool:
         return False
 
 
-def holders(path: Path) -> list[int]:
-    """The pids of other processes that have this file open, as far as we may see them."""
+def find_holders(path: Path) -> list[int]:
+    """The pids of other processes that have this file open, as far as /proc shows them."""
     try:
         wanted = path.stat()
     except FileNotFoundError:
@@ -81,13 +81,13 @@ def holders(path: Path) -> list[int]:
 
 
 def kill_holders(path: Path) -> list[int]:
-    """Kill whoever has this file open; a pid that changes its process meanwhile is left alone."""
+    """Kill the processes that have this file open; a reused pid is left alone."""
     killed = []
-    for pid in holders(path):
+    for pid in find_holders(path):
         with suppress(ProcessLookupError, PermissionError):
             process = os.pidfd_open(pid)
             try:
-                # Looked at again through a handle that cannot pass to another process.
+                # Checked again through a handle that cannot pass to another process.
                 if _has_open(pid, path.stat()):
                     signal.pidfd_send_signal(process, signal.SIGKILL)
                     killed.append(pid)
@@ -96,8 +96,8 @@ def kill_holders(path: Path) -> list[int]:
     return killed
 
 
-def working_in(folder: Path) -> list[int]:
-    """The pids of processes whose working folder this is, as those of PostgreSQL's are its data."""
+def find_processes_in(folder: Path) -> list[int]:
+    """The pids of processes with this working folder; PostgreSQL's run in its data folder."""
     return [pid for pid in _processes() if _link(f"/proc/{pid}/cwd") == str(folder)]
 
 

@@ -1,6 +1,6 @@
-"""Who PostgreSQL runs as. It refuses root, and so does everybody who has thought about it.
+"""The operating-system user that PostgreSQL runs as. PostgreSQL refuses to run as root.
 
-Root hands it to an unprivileged user that is there already; anybody else runs it as themselves.
+Root runs it as an existing unprivileged user; other users run it as themselves.
 """
 
 import os
@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from bursar.store.embedded.errors import StateUnusable
 
-SETTING: Final = "BURSAR_DATABASE_USER"
-USUAL: Final = "nobody"
+USER_VARIABLE: Final = "BURSAR_DATABASE_USER"
+DEFAULT_USER: Final = "nobody"
 
-# Asked as that user, by trying: access lists, mounts and mode bits all have their say.
+# Run as that user: access lists, mounts and mode bits all count.
 _FIRST_THAT_FAILS: Final = """
 while [ $# -gt 0 ]; do
     test "$1" "$2" || { printf %s "$2"; exit 0; }
@@ -27,30 +27,30 @@ done
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OsUser:
-    """A user of the operating system, and whether we must become it."""
+    """A user of the operating system, and whether this process must switch to it."""
 
     name: str
     uid: int
     gid: int
-    switch: bool  # we are root and it is somebody else
+    must_switch: bool  # this process is root, and the user is another
 
     def spawn_options(self) -> dict[str, Any]:
-        """What `subprocess` must be told for a child of this user."""
-        if not self.switch:
+        """The options of `subprocess` for a child that runs as this user."""
+        if not self.must_switch:
             return {}
         return {"user": self.uid, "group": self.gid, "extra_groups": []}
 
     def take(self, path: Path) -> None:
-        """Make the user owner of a file or folder that we have just made."""
-        if self.switch:
+        """Make the user the owner of a new file or folder."""
+        if self.must_switch:
             os.chown(path, self.uid, self.gid, follow_symlinks=False)
 
     def first_failing(self, tests: Iterable[tuple[str, Path]]) -> Path | None:
         """The first path that fails its test for this user: -x to enter or run, -r to read."""
-        asked = [str(part) for test in tests for part in test]
+        arguments = [str(part) for test in tests for part in test]
         try:
-            told = subprocess.run(
-                ["/bin/sh", "-c", _FIRST_THAT_FAILS, "sh", *asked],
+            output = subprocess.run(
+                ["/bin/sh", "-c", _FIRST_THAT_FAILS, "sh", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 cwd="/",
@@ -59,33 +59,33 @@ class OsUser:
             ).stdout
         except PermissionError as error:
             raise StateUnusable(
-                f"This root may not become {self.name}, to run PostgreSQL as somebody "
-                "unprivileged. Run as such a user yourself."
+                f"Root cannot switch to {self.name} to run PostgreSQL as an unprivileged user. "
+                "Run the command as such a user."
             ) from error
-        return Path(os.fsdecode(told)) if told else None
+        return Path(os.fsdecode(output)) if output else None
 
 
 def database_user() -> OsUser:
-    """Ourselves; for root the user that BURSAR_DATABASE_USER names, or nobody."""
+    """The current user; for root, the user in BURSAR_DATABASE_USER or `DEFAULT_USER`."""
     if os.geteuid() != 0:
-        return _ourselves()
-    name = os.environ.get(SETTING) or USUAL
+        return _current_user()
+    name = os.environ.get(USER_VARIABLE) or DEFAULT_USER
     try:
         entry = pwd.getpwnam(name)
     except KeyError:
         raise StateUnusable(
             f"There is no user {name} on this machine to run PostgreSQL as. "
-            f"Name one that exists in {SETTING}."
+            f"Name one that exists in {USER_VARIABLE}."
         ) from None
     if entry.pw_uid == 0:
         raise StateUnusable(
             f"PostgreSQL refuses to run as {name}, who may do everything. "
-            f"Name an unprivileged user in {SETTING}."
+            f"Name an unprivileged user in {USER_VARIABLE}."
         )
-    return OsUser(name=name, uid=entry.pw_uid, gid=entry.pw_gid, switch=True)
+    return OsUser(name=name, uid=entry.pw_uid, gid=entry.pw_gid, must_switch=True)
 
 
-def _ourselves() -> OsUser:
+def _current_user() -> OsUser:
     uid = os.geteuid()
     try:
         name = pwd.getpwuid(uid).pw_name
@@ -94,7 +94,7 @@ def _ourselves() -> OsUser:
             f"Your user id {uid} has no name on this machine, and PostgreSQL insists on one. "
             "Run as a user of the machine, or as root."
         ) from None
-    return OsUser(name=name, uid=uid, gid=os.getegid(), switch=False)
+    return OsUser(name=name, uid=uid, gid=os.getegid(), must_switch=False)
 
 
 def _name_of(uid: int) -> str:

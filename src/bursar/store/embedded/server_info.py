@@ -1,4 +1,4 @@
-"""What runs, how it is reached, and whether it answers."""
+"""The running server: its address, and whether it accepts connections."""
 
 import json
 from dataclasses import asdict, dataclass, field, fields
@@ -7,33 +7,33 @@ from urllib.parse import quote, urlencode
 
 import psycopg
 
-from bursar.store.embedded.atomic_files import write_whole
+from bursar.store.embedded.atomic_files import write_atomically
 from bursar.store.embedded.folder import StateFolder
 
 ROLE: Final = "bursar"
 DATABASE: Final = "bursar"
 CONNECT_TIMEOUT_S: Final = 5
-CONNECT_TIMEOUT_S_MIN: Final = 2  # libpq takes less for this
+CONNECT_TIMEOUT_S_MIN: Final = 2  # libpq rounds smaller values up to this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
-    """A server that accepted connections when it was looked at; its pids are for people to read."""
+class ServerInfo:
+    """A server that accepted connections when it was checked; its pids are for people to read."""
 
     host: str  # the folder of its socket, or a loopback address
     port: int
     version: str  # of PostgreSQL, such as 18.4
     postgres_pid: int
-    keeper_pid: int
+    supervisor_pid: int
     password: str = field(repr=False)
 
     @property
     def url(self) -> str:
-        """What libpq takes to connect. A server that does not know the password is not ours."""
+        """The address for libpq. A server that does not accept the password is not ours."""
         return self.url_of(DATABASE)
 
     def url_of(self, database: str) -> str:
-        """The same, for another database of this server."""
+        """The address of another database of this server."""
         options = {
             "host": self.host,
             "port": self.port,
@@ -45,31 +45,31 @@ class Running:
         return f"postgresql://{ROLE}:{secret}@/{database}?{urlencode(options, quote_via=quote)}"
 
 
-def publish(state: StateFolder, running: Running) -> None:
-    """Write down what runs, all at once; the password stays where it is."""
-    told = asdict(running)
-    del told["password"]
-    write_whole(state.running, json.dumps(told, indent=1) + "\n")
+def write_info(state: StateFolder, info: ServerInfo) -> None:
+    """Write the server's address into the state folder, without the password."""
+    fields_written = asdict(info)
+    del fields_written["password"]
+    write_atomically(state.server_info, json.dumps(fields_written, indent=1) + "\n")
 
 
-def published(state: StateFolder) -> Running | None:
-    """What was written down last. It may be long gone."""
+def read_info(state: StateFolder) -> ServerInfo | None:
+    """The server that was last written down. It may have ended since."""
     try:
-        told = json.loads(state.running.read_text())
+        fields_read = json.loads(state.server_info.read_text())
         password = state.password.read_text()
-        names = {one.name for one in fields(Running)} - {"password"}
-        return Running(**{name: told[name] for name in names}, password=password)
+        names = {attribute.name for attribute in fields(ServerInfo)} - {"password"}
+        return ServerInfo(**{name: fields_read[name] for name in names}, password=password)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def answering(state: StateFolder, patience_s: float) -> Running | None:
-    """What runs, if it lets us in at this moment."""
-    running = published(state)
-    return running if running is not None and answers(running.url, patience_s) else None
+def find_server(state: StateFolder, timeout_s: float) -> ServerInfo | None:
+    """The running server, if it accepts a connection now."""
+    info = read_info(state)
+    return info if info is not None and accepts_connections(info.url, timeout_s) else None
 
 
-def answers(url: str, patience_s: float) -> bool:
+def accepts_connections(url: str, patience_s: float) -> bool:
     """Whether a connection can be made and used."""
     timeout_s = int(max(CONNECT_TIMEOUT_S_MIN, min(patience_s, CONNECT_TIMEOUT_S)))
     try:

@@ -19,7 +19,7 @@ from bursar.store.jobs.arrays import ARRAY_COLUMNS, array_of_row, count_to_come
 from bursar.store.jobs.outbox import message_of, message_text
 from bursar.store.jobs.rows import HOLD_WITH_LOTS, Counting, count_latest, count_waiting
 from bursar.store.sql.arrays import Values, column_arrays
-from bursar.store.sql.bulk_write import Saving, saving
+from bursar.store.sql.bulk_write import BulkWriter, bulk_write
 from bursar.store.sql.connection import Connection, SentStatement
 from bursar.store.sql.fragments import lookup, match_keys
 
@@ -354,10 +354,12 @@ def save_jobs(connection: Connection, transactions: Mapping[OrgId, JobTransactio
     A job that leads no more is written before one that leads from now on: at most one of those with
     the same digest leads.
     """
-    with saving(connection) as save:
+    with bulk_write(connection) as save:
         changed = list(_changed(transactions))
-        save.rows("jobs", CHANGE_JOBS, [_changes(*key) for key in changed if not key[1].leads])
-        save.rows("jobs", CHANGE_JOBS, [_changes(*key) for key in changed if key[1].leads])
+        save.write_rows(
+            "jobs", CHANGE_JOBS, [_changes(*key) for key in changed if not key[1].leads]
+        )
+        save.write_rows("jobs", CHANGE_JOBS, [_changes(*key) for key in changed if key[1].leads])
         _add(save, transactions)
         _save_arrays(save, transactions)
 
@@ -369,7 +371,7 @@ def _changed(transactions: Mapping[OrgId, JobTransaction]) -> Iterable[tuple[Org
                 yield org, row
 
 
-def _add(save: Saving, transactions: Mapping[OrgId, JobTransaction]) -> None:
+def _add(save: BulkWriter, transactions: Mapping[OrgId, JobTransaction]) -> None:
     """Add jobs, messages, receipts, steps and routes."""
     jobs: list[Values] = []
     messages: list[Values] = []
@@ -389,15 +391,15 @@ def _add(save: Saving, transactions: Mapping[OrgId, JobTransaction]) -> None:
         arrived += [
             (org, row.job, row.route.n, row.route.arrived_at) for row in work.routes_arrived
         ]
-    save.rows("jobs", ADD_JOBS, jobs)
-    save.rows("org_outbox", ADD_MESSAGES, messages)
-    save.rows("org_inbox", ADD_RECEIPTS, receipts)
-    save.rows("job_steps", ADD_STEPS, steps)
-    save.rows("job_routes", ADD_ROUTES, routes)
-    save.rows("job_routes", ARRIVE, arrived)
+    save.write_rows("jobs", ADD_JOBS, jobs)
+    save.write_rows("org_outbox", ADD_MESSAGES, messages)
+    save.write_rows("org_inbox", ADD_RECEIPTS, receipts)
+    save.write_rows("job_steps", ADD_STEPS, steps)
+    save.write_rows("job_routes", ADD_ROUTES, routes)
+    save.write_rows("job_routes", ARRIVE, arrived)
 
 
-def _save_arrays(save: Saving, transactions: Mapping[OrgId, JobTransaction]) -> None:
+def _save_arrays(save: BulkWriter, transactions: Mapping[OrgId, JobTransaction]) -> None:
     added: list[Values] = []
     changed: list[Values] = []
     for org, work in transactions.items():
@@ -407,8 +409,8 @@ def _save_arrays(save: Saving, transactions: Mapping[OrgId, JobTransaction]) -> 
                 added.append((org, array, row.elements, row.at_once, text, *_counts(row)))
             else:
                 changed.append((org, array, *_counts(row)))
-    save.rows("arrays", ADD_ARRAYS, added)
-    save.rows("arrays", CHANGE_ARRAYS, changed)
+    save.write_rows("arrays", ADD_ARRAYS, added)
+    save.write_rows("arrays", CHANGE_ARRAYS, changed)
 
 
 def _changes(org: OrgId, job: OrgJob) -> Values:

@@ -11,7 +11,7 @@ from bursar.core.quota_slices import Key, Slice
 from bursar.core.scheduling.model.jobs import Path
 from bursar.core.scheduling.model.policy_file import parse_policy, policy_to_dict
 from bursar.store.sql.arrays import Values, column_arrays
-from bursar.store.sql.bulk_write import Saving
+from bursar.store.sql.bulk_write import BulkWriter
 from bursar.store.sql.codec import text_of, value_of
 from bursar.store.sql.connection import Connection, SentStatement
 from bursar.store.sql.fragments import lookup
@@ -102,14 +102,16 @@ def take(pool: Pool, asked: Terms) -> None:
         pool.usage[path] = UserUsage(path=path, micros=micros, at=at)
 
 
-def save_terms(saving: Saving, pool: PoolId, work: PoolTransaction) -> None:
+def save_terms(saving: BulkWriter, pool: PoolId, work: PoolTransaction) -> None:
     """Write what a transaction has learned."""
     new = work.quotas.new.values()
     slices = [(pool, *one.key, one.n, text_of(one)) for one in new]
-    saving.rows("slices", SAVE_SLICES, slices)
+    saving.write_rows("slices", SAVE_SLICES, slices)
     used = [(text_of(one.path), one.micros, one.at) for one in work.usage_new.values()]
     rows = [(pool, _digest(path), path, *rest) for path, *rest in used]
-    saving.rows("usage", SAVE_USAGE, rows)
+    saving.write_rows("usage", SAVE_USAGE, rows)
     given = work.policy_new
     if given is not None:
-        saving.rows("policy", SAVE_POLICY, [(pool, given.n, text_of(policy_to_dict(given.policy)))])
+        saving.write_rows(
+            "policy", SAVE_POLICY, [(pool, given.n, text_of(policy_to_dict(given.policy)))]
+        )

@@ -25,7 +25,7 @@ from bursar.store.pools.rows import (
     part_values,
 )
 from bursar.store.sql.arrays import Values
-from bursar.store.sql.bulk_write import Saving
+from bursar.store.sql.bulk_write import BulkWriter
 from bursar.store.sql.codec import text_of
 from bursar.store.sql.connection import Connection
 from bursar.store.sql.fragments import match_keys
@@ -74,7 +74,7 @@ FREE_SLOTS: Final = f"""
 class Saved(NamedTuple):
     """What is on its way to the database."""
 
-    saving: Saving
+    saving: BulkWriter
     version: int
     slots: dict[int, tuple[SlotName, ...]]  # of new leases
     digest: str
@@ -82,7 +82,7 @@ class Saved(NamedTuple):
 
 def save(connection: Connection, pool: PoolId, memory: Memory, work: PoolTransaction) -> Saved:
     """Write what a transaction has changed; the caller awaits the answers, and checks them."""
-    saving = Saving(connection)
+    saving = BulkWriter(connection)
     nodes = (*work.machines_new, *work.machines_gone)
     told = tuple(work.quotas.new), work.policy_new is not None, tuple(work.usage_new)
     changed = Changed(tuple(work.jobs_new), tuple(work.leases_new), nodes, *told)
@@ -99,7 +99,7 @@ def save(connection: Connection, pool: PoolId, memory: Memory, work: PoolTransac
             connection.execute(TIDY_UP, [pool, version - KEPT])
     _save_letters(saving, pool, work)
     events, end = rows_of(pool, work.notes, End(work.pool.noted, memory.digest), work.now)
-    saving.rows("events", ADD, events)
+    saving.write_rows("events", ADD, events)
     if any(changed) or events or work.acknowledged or _leads_otherwise(work):
         leading = work.epoch, work.leader, work.leads_until
         values = work.now, work.fence, version, *leading, *end, work.due_at
@@ -126,7 +126,7 @@ def _of(pool: PoolId, rows: Iterable[Values]) -> list[Values]:
     return [(pool, *row) for row in rows]
 
 
-def _save_nodes(saving: Saving, pool: PoolId, work: PoolTransaction) -> None:
+def _save_nodes(saving: BulkWriter, pool: PoolId, work: PoolTransaction) -> None:
     known = work.pool.machines
     new, other, heard = [], [], []
     for name, one in work.machines_new.items():
@@ -136,30 +136,32 @@ def _save_nodes(saving: Saving, pool: PoolId, work: PoolTransaction) -> None:
             other.append(node_values(one))
         else:
             heard.append(heard_values(one))
-    saving.rows("new nodes", INSERTS["nodes"], _of(pool, new))
-    saving.rows("nodes", UPDATES["nodes"], _of(pool, other))
-    saving.rows("nodes that were heard of", UPDATE_HEARD, _of(pool, heard))
-    saving.rows("nodes that are gone", DROP_NODES, _of(pool, ((n,) for n in work.machines_gone)))
+    saving.write_rows("new nodes", INSERTS["nodes"], _of(pool, new))
+    saving.write_rows("nodes", UPDATES["nodes"], _of(pool, other))
+    saving.write_rows("nodes that were heard of", UPDATE_HEARD, _of(pool, heard))
+    saving.write_rows(
+        "nodes that are gone", DROP_NODES, _of(pool, ((n,) for n in work.machines_gone))
+    )
 
 
-def _save_jobs(saving: Saving, pool: PoolId, work: PoolTransaction) -> None:
+def _save_jobs(saving: BulkWriter, pool: PoolId, work: PoolTransaction) -> None:
     known = work.pool.jobs
     new = [new_job_values(job) for key, job in work.jobs_new.items() if key not in known]
     old = [(*key, *job_values(job)) for key, job in work.jobs_new.items() if key in known]
-    saving.rows("jobs that have come", INSERTS["queue"], _of(pool, new))
-    saving.rows("jobs", UPDATES["queue"], _of(pool, old))
+    saving.write_rows("jobs that have come", INSERTS["queue"], _of(pool, new))
+    saving.write_rows("jobs", UPDATES["queue"], _of(pool, old))
 
 
-def _save_leases(saving: Saving, pool: PoolId, work: PoolTransaction) -> None:
+def _save_leases(saving: BulkWriter, pool: PoolId, work: PoolTransaction) -> None:
     known = work.pool.leases
     given = [lease for fence, lease in work.leases_new.items() if fence not in known]
     changed = [(known[fence], new) for fence, new in work.leases_new.items() if fence in known]
     parts = (new_part_values(one, place) for one in given for place in range(len(one.parts)))
     differ = ((new.fence, *lease_values(new)) for old, new in changed if lease_differs(old, new))
-    saving.rows("new leases", INSERTS["leases"], _of(pool, map(new_lease_values, given)))
-    saving.rows("new parts", INSERTS["lease_parts"], _of(pool, parts))
-    saving.rows("leases", UPDATES["leases"], _of(pool, differ))
-    saving.rows("parts", UPDATES["lease_parts"], _of(pool, _changed_parts(changed)))
+    saving.write_rows("new leases", INSERTS["leases"], _of(pool, map(new_lease_values, given)))
+    saving.write_rows("new parts", INSERTS["lease_parts"], _of(pool, parts))
+    saving.write_rows("leases", UPDATES["leases"], _of(pool, differ))
+    saving.write_rows("parts", UPDATES["lease_parts"], _of(pool, _changed_parts(changed)))
 
 
 def _changed_parts(changed: Iterable[tuple[Lease, Lease]]) -> Iterator[Values]:
@@ -177,13 +179,13 @@ def _changed_parts(changed: Iterable[tuple[Lease, Lease]]) -> Iterator[Values]:
 
 
 def _save_slots(
-    saving: Saving, pool: PoolId, memory: Memory, work: PoolTransaction
+    saving: BulkWriter, pool: PoolId, memory: Memory, work: PoolTransaction
 ) -> dict[int, tuple[SlotName, ...]]:
     """Free the slots of leases that have ended, and take those of new ones."""
     live = memory.slots
     ended = [fence for fence, one in work.leases_new.items() if not one.live and fence in live]
     freed = ((fence, *slot, work.now) for fence in ended for slot in live[fence])
-    saving.rows("slots that are free", FREE_SLOTS, _of(pool, freed))
+    saving.write_rows("slots that are free", FREE_SLOTS, _of(pool, freed))
     taken = _Taken(memory, work, frozenset(ended))
     chosen = {
         fence: tuple(taken.chosen(lease))
@@ -191,7 +193,7 @@ def _save_slots(
         if fence not in work.pool.leases
     }
     new = ((fence, *slot) for fence, slots in chosen.items() for slot in slots)
-    saving.rows("slots", TAKE_SLOTS, _of(pool, new))
+    saving.write_rows("slots", TAKE_SLOTS, _of(pool, new))
     return chosen
 
 
@@ -227,10 +229,10 @@ class _Taken:
         return taken
 
 
-def _save_letters(saving: Saving, pool: PoolId, work: PoolTransaction) -> None:
+def _save_letters(saving: BulkWriter, pool: PoolId, work: PoolTransaction) -> None:
     told = (
         (*key, n, message_text(message), work.now) for (key, n), message in work.letters_new.items()
     )
     acked = ((*key, n, work.now) for key, n in dict.fromkeys(work.acknowledged))
-    saving.rows("messages", TELL, _of(pool, told))
-    saving.rows("acknowledged messages", ACKNOWLEDGE, _of(pool, acked))
+    saving.write_rows("messages", TELL, _of(pool, told))
+    saving.write_rows("acknowledged messages", ACKNOWLEDGE, _of(pool, acked))

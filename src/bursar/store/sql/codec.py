@@ -1,4 +1,4 @@
-"""Values of the core as JSON text, and back: what is kept of events, commands and policies.
+"""Values of the core as JSON text and back: the stored form of events, commands and policies.
 
 The text is canonical: fields in the order in which they are declared, sets sorted, no spaces. So
 equal values have equal texts, and a text can be compared, hashed and signed.
@@ -17,19 +17,18 @@ from bursar.core.refusal import Code, Refusal
 T = TypeVar("T")
 
 EVENTS: Final[Mapping[str, type[Event]]] = {
-    name: found
-    for name, found in vars(events).items()
-    if isinstance(found, type) and issubclass(found, Event) and not found.__subclasses__()
+    name: kind
+    for name, kind in vars(events).items()
+    if isinstance(kind, type) and issubclass(kind, Event) and not kind.__subclasses__()
 }
 COMMANDS: Final[Mapping[str, type[Any]]] = {kind.__name__: kind for kind in get_args(Command)}
 
-# What events have gained since databases were first made of them, and what its absence means in a
-# text from before. Whoever adds a field to an event, or to what is in one, gives it a default that
-# has this meaning, and names it here.
-GAINED: Final[Mapping[str, tuple[str, ...]]] = {
-    "": ("open", "used"),  # how the hold stands was not told: nothing is to be compared with it
+# Fields that were added to events, and what their absence in an older text means. A field that is
+# added to an event, or to a value in one, needs a default with this meaning and an entry here.
+ADDED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "": ("open", "used"),  # the hold's amounts were not recorded: nothing to compare
     "terms": (
-        "asked_by",  # keys had no caps yet
+        "asked_by",  # keys had no spending caps
         "for_job",  # a raw hold
     ),
     "version": ("cache_hit_ppm",),  # results of other jobs had no price
@@ -45,12 +44,12 @@ def text_of(value: object) -> str:
 
 
 def value_of(kind: type[T], text: str) -> T:
-    """The value of that kind with this JSON text; it checks itself as a new one does."""
+    """Decode a value; its class checks it as it checks a new one."""
     decoder = _DECODERS.get(kind)
     if decoder is None:
         decoder = _DECODERS[kind] = msgspec.json.Decoder(kind)
-    found: T = decoder.decode(text)
-    return found
+    value: T = decoder.decode(text)
+    return value
 
 
 def event_of(kind: str, text: str) -> Event:
@@ -58,15 +57,15 @@ def event_of(kind: str, text: str) -> Event:
     return value_of(EVENTS[kind], text)
 
 
-def says(text: str, field: str) -> bool:
-    """Whether the text of an event has a field; one from before there was such a field has not."""
+def has_field(text: str, field: str) -> bool:
+    """Whether the text of an event has a field; texts older than the field do not."""
     return field in value_of(dict[str, Any], text)
 
 
-def text_then(event: Event, text: str) -> str:
-    """The canonical text of an event in the version that wrote `text`: without what it lacked."""
+def text_as_written(event: Event, text: str) -> str:
+    """The canonical text of an event without the `ADDED_FIELDS` that `text` does not have."""
     now, then = value_of(dict[str, Any], text_of(event)), value_of(dict[str, Any], text)
-    for part, names in GAINED.items():
+    for part, names in ADDED_FIELDS.items():
         new, old = (now.get(part, {}), then.get(part, {})) if part else (now, then)
         for name in names:
             if name not in old:
@@ -82,15 +81,15 @@ def command_text(command: Command) -> str:
 def command_of(text: str) -> Command:
     """The command that has this text."""
     name, fields = value_of(list[msgspec.Raw], text)
-    found: Command = value_of(COMMANDS[value_of(str, str(name, "utf8"))], str(fields, "utf8"))
-    return found
+    command: Command = value_of(COMMANDS[value_of(str, str(name, "utf8"))], str(fields, "utf8"))
+    return command
 
 
 def refusal_of(text: str) -> Refusal:
     """The refusal that has this text."""
-    found = value_of(dict[str, Any], text)
+    fields = value_of(dict[str, Any], text)
     figures = {
         name: tuple(figure) if isinstance(figure, list) else figure
-        for name, figure in found["figures"].items()
+        for name, figure in fields["figures"].items()
     }
-    return Refusal(Code(found["code"]), figures)
+    return Refusal(Code(fields["code"]), figures)

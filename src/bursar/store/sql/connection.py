@@ -1,4 +1,4 @@
-"""What every module of the store needs of a connection: its type, its rights, its clock."""
+"""The type of connections, the rights of a transaction, and the database's clock."""
 
 from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
@@ -19,8 +19,8 @@ ENTER_ORGS: Final = """
     select set_config('role', 'bursar_service', true), set_config('bursar.orgs', %s, true)
 """
 
-# Asked after the locks, on purpose: now() is when the transaction began, and a clock read inside
-# the locking statement is from before the wait.
+# Sent after the locks are held: now() is when the transaction began, and a clock read inside the
+# locking statement is from before the wait.
 MONEY_TIME: Final = "select (extract(epoch from clock_timestamp()) * 1000000)::bigint"
 
 
