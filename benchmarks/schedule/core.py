@@ -17,7 +17,7 @@ from benchmarks.schedule.streams import Ours, Theirs, drive
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND
 from bursar.core.scheduling.decisions import EarmarkGpus
-from bursar.core.scheduling.explain.waiting import explain
+from bursar.core.scheduling.explain.explanation import explain
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.snapshot import PoolSnapshot
 

@@ -62,7 +62,7 @@ def test_an_array_is_one_job_with_elements(funded: Tenant, pool: Pool) -> None:
         enqueued(pool, funded, second["id"]).spec.program.env
     )
     why = funded.caller.get(f"/jobs/{array['id']}/why").json()
-    assert ["it is an array of 5 jobs: ask about one of its elements"] == why["told"]
+    assert ["The job is an array of 5 jobs. Ask about one of its elements."] == why["lines"]
     found = shown(funded, array["id"])
     assert {
         **{"count": 5, "at_once": 2, "not_submitted": 3, "queued": 2, "running": 0, "stopping": 0},

@@ -175,7 +175,7 @@ def submitted(payer: Tenant, pool: str) -> str:  # noqa: F811 (names)
 
 def weights(caller: Caller, pool: str) -> list[int]:  # noqa: F811 (a name)
     shares = caller.get(f"/pools/{pool}/explain").json()["shares"]
-    return [one["weight"] for one in shares if one["of"] == "paid"]
+    return [one["weight"] for one in shares if one["path"] == "paid"]
 
 
 def test_a_ceiling_of_a_place_holds_and_is_told(
@@ -202,8 +202,8 @@ def at(lease: dict[str, Any]) -> dict[str, Any]:
 
 
 def reasons(payer: Tenant, job: str) -> list[str]:  # noqa: F811 (a name)
-    told = payer.caller.get(f"/jobs/{job}/why").json()
-    return [one["reason"] for one in told["blockers"]]
+    explanation = payer.caller.get(f"/jobs/{job}/why").json()
+    return [blocker["code"] for blocker in explanation["blockers"]]
 
 
 def test_a_job_over_a_quota_waits_until_there_is_room(
@@ -218,7 +218,7 @@ def test_a_job_over_a_quota_waits_until_there_is_room(
     waits = next(job for job in jobs if job != lease["job"])
     eventually(lambda: "ceiling" in reasons(payer, waits))
     [blocker] = payer.caller.get(f"/jobs/{waits}/why").json()["blockers"]
-    assert f"quota {quota['id']}" == blocker["figures"]["at"]
+    assert f"quota {quota['id']}" == blocker["figures"]["path"]
 
     more = {"account_id": payer.account, "gpus_max": 2}
     assert 200 == payer.caller.ask("PUT", f"/quotas/{quota['id']}", more).status_code

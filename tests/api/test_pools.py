@@ -269,7 +269,7 @@ def test_a_drained_node_gets_no_more_jobs(
     worker.report()
 
     def why() -> Any:
-        return payer.caller.get(f"/jobs/{job}/why").json()["told"]
+        return payer.caller.get(f"/jobs/{job}/why").json()["lines"]
 
     eventually(lambda: any("draining" in line for line in why()), "once it has arrived")
     assert "queued" == state(payer, job)["state"]
@@ -292,13 +292,13 @@ def test_who_has_begun_where_no_node_is_left_is_told_what_can_be_done(
     eventually(lambda: state(payer, job)["state"] == "queued")
     assert 200 == worker.register(gpu_type="A100", gpus=2).status_code
 
-    def told() -> Any:
-        return payer.caller.get(f"/jobs/{job}/why").json()["told"]
+    def lines() -> Any:
+        return payer.caller.get(f"/jobs/{job}/why").json()["lines"]
 
-    eventually(lambda: "- no node has H100" in told())
-    [line] = [line for line in told() if line.startswith(f"no node of pool {pool} can run it")]
-    assert "it has begun there, and so goes to no other: an operator can add" in line
-    assert line.endswith(f"else it ends with its hold at {state(payer, job)['hold_expires_at']}")
+    eventually(lambda: "- No node has H100." in lines())
+    [line] = [line for line in lines() if line.startswith(f"No node of pool {pool} can run it")]
+    assert "because it has started there. An operator can add" in line
+    assert line.endswith(f"it ends with its hold at {state(payer, job)['hold_expires_at']}.")
 
 
 def test_a_node_cannot_get_other_gpus_while_something_runs(
@@ -338,10 +338,10 @@ def test_why_a_job_waits_names_no_other_orgs(
         assert "another org" in seen.text
         assert {other.account: "Acme"}.items() <= order_seen.json()["names"].items()
         assert waiting in seen.text
-        told = operator.get(f"/jobs/{waiting}/why").json()
-        assert payer.id in told["holders"][0]["of"]
-        assert any(f"{running} of " in line and ".Acme" in line for line in told["told"])
-        assert payer.id not in "".join(told["told"]), "operators read names, too"
+        explanation = operator.get(f"/jobs/{waiting}/why").json()
+        assert payer.id in explanation["holders"][0]["path"]
+        assert any(f"{running} (" in line and ".Acme" in line for line in explanation["lines"])
+        assert payer.id not in "".join(explanation["lines"]), "operators read names, too"
         names = operator.get(f"/pools/{pool}/explain").json()["names"]
         assert {payer.id: "Acme", payer.account: "Acme", other.id: "Acme"}.items() <= names.items()
 

@@ -61,8 +61,8 @@ def test_one_runs_one_follows_and_a_third_has_the_result_at_once(
     assert ("queued", FULL) == (second["state"], second["held_micros"])
     found = shown(tenant, second["id"])
     assert ("queued", "follows", first["id"]) == (found["state"], found["why"], found["follows"])
-    [why] = tenant.caller.get(f"/jobs/{second['id']}/why").json()["told"]
-    assert f"it follows job {first['id']}" in why
+    [why] = tenant.caller.get(f"/jobs/{second['id']}/why").json()["lines"]
+    assert f"waits for the result of job {first['id']}" in why
     ended(pool, tenant, first["id"])
     third = shared(tenant)
 

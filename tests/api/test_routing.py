@@ -92,7 +92,7 @@ def test_a_job_that_names_no_pool_goes_where_it_starts_first(stage: Stage) -> No
 
     assert large == org.caller.get(f"/jobs/{job}").json()["pool"]
     assert [(large, free)] == routes(org, job)
-    assert any(large in line for line in org.caller.get(f"/jobs/{job}/why").json()["told"])
+    assert any(large in line for line in org.caller.get(f"/jobs/{job}/why").json()["lines"])
     for pool in (small, other):
         named = stage.submit(org, pool=pool)
         assert 202 == named.status_code
@@ -174,7 +174,7 @@ def test_credits_for_a_type_whose_nodes_are_drained_are_credits(stage: Stage) ->
             other.report()
             quote = stage.submit(org, gpus={"count": 1, "types": [stage.gpu_type]}, dry_run=True)
             both = stage.submit(org, gpus=gpus, dry_run=True)
-            waits = "cannot be used yet" in (quote.json()["pool_reason"] or "")
+            waits = "not ready" in (quote.json()["pool_reason"] or "")
             return waits and both.json()["pool_reason"] == f"{dear} is free"
 
         eventually(only_the_dear_one_can_be_used)
@@ -225,7 +225,7 @@ def test_a_pool_whose_nodes_are_drained_is_the_last_choice(stage: Stage) -> None
 
     def waits() -> bool:
         quote = stage.submit(org, dry_run=True).json()
-        return bool(quote["pool"] == pool and "cannot be used yet" in quote["pool_reason"])
+        return bool(quote["pool"] == pool and "not ready" in quote["pool_reason"])
 
     eventually(waits)
     assert 202 == stage.submit(org).status_code
@@ -246,7 +246,7 @@ def test_an_org_that_floods_a_pool_meets_its_own_bound_first(stage: Stage) -> No
     found = stage.submit(flooder, pool=pool)
 
     told = refused(found, 429, "queue_full")["figures"]
-    assert (3, pool) == (told["most"], told["pool"])
+    assert (3, pool) == (told["queue_max"], told["pool"])
     assert told["queued"] >= 3
     assert told["retry_after_seconds"] == int(found.headers["retry-after"]) >= 1
     assert told["expected_wait_seconds"] >= 0
@@ -266,7 +266,7 @@ def test_an_array_that_no_queue_has_room_for_is_not_told_to_come_again(stage: St
     eventually(bound)
     found = stage.submit(org, pool=pool, array={"count": 5})
     told = refused(found, 429, "queue_full")["figures"]
-    assert (3, None) == (told["most"], told["retry_after_seconds"])
+    assert (3, None) == (told["queue_max"], told["retry_after_seconds"])
     assert "retry-after" not in found.headers
     assert 202 == stage.submit(org, pool=pool, array={"count": 5, "at_once": 3}).status_code
 

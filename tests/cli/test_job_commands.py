@@ -221,14 +221,14 @@ def test_when_a_job_starts_is_told_once(shell: Shell) -> None:
         "problems": [], "rates": [{"gpu_type": "H100"}], "micros_per_hour": 1, "max_micros": 1,
         "likely_micros": 0, "held_micros": 1, "spendable_micros": 1, "spendable_after_micros": 0,
         "dropped_gpu_types": [], "cache": None, "pool": "main",
-        "pool_reason": "it starts there first, on H100: in about 3m 1s",
-        "expected_wait_seconds": 181, "earliest_at": "2026-11-16T12:00:00Z",
-        "latest_at": "2026-11-16T12:00:30Z",
+        "pool_reason": "it starts first there, on H100: in about 3 min 1 s",
+        "expected_wait_seconds": 181,
+        "earliest_at": "2026-11-16T12:00:00Z", "latest_at": "2026-11-16T12:00:30Z",
     }  # fmt: skip
     ask = {"gpus": {"types": ["H100"], "count": 1}, "max_run_seconds": 60}
 
     told = told_to_people(quote, ask)
-    assert "main (it starts there first, on H100)" in told
+    assert "main (it starts first there, on H100)" in told
     assert "3m" not in told
     assert re.search(r"(?m)^starts .*:00:00 .* or later\nstarts by .*:00:30 ", told)
     told = told_to_people({**quote, "earliest_at": None, "latest_at": None}, ask)
@@ -247,7 +247,9 @@ def test_a_job_is_given_the_result_of_one_like_it(shell: Shell, pool: Pool) -> N
     assert "no identical job: it would run" in shell.says(*dry)
     first, second = submitted(shell, *cached), submitted(shell, *cached)
     assert first["id"] == second["follows"]
-    assert f"it follows job {first['id']}" in shell.says("why", second["id"])
+    assert f"The job waits for the result of job {first['id']}, which is identical." in shell.says(
+        "why", second["id"]
+    )
     assert f"waits for job {first['id']}" in shell.says(*dry)
     told = pool.about(shell.org, first["id"])
     told.started()

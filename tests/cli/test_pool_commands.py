@@ -66,13 +66,16 @@ def test_what_a_pool_has_and_who_comes_next(
 
     assert "ends by" in says("why", runs)
     why = says("why", waits)
-    assert f"{waits} is queued" in why
-    assert "needs 2 GPUs of H100, 0 GPUs free" in why
+    assert f"{waits} is queued.\nPosition 1. Estimated start: " in why
+    assert "- Needs 2 GPUs of H100. Free: 0 GPUs, usable by this job: 0 GPUs." in why
     line = next(one for one in says("pools").splitlines() if one.startswith(pool))
     assert [pool, "H100", "2", "0", "1", "1", "1"] == line.split()
-    [_, first_in_turn] = says("prio", pool).splitlines()
-    assert re.match(rf" +1  {waits}  \w+ / acme  ", first_in_turn), first_in_turn
-    [_, tier, org, user] = says("share", pool).splitlines()
+    [heads, first] = says("prio", pool).splitlines()
+    assert ["POSITION", "JOB", "ACCOUNT", "GROUP", "PRIORITY", "CLASS", "QUEUED"] == heads.split()
+    assert re.match(rf" +1  {waits}  \w+ / acme +fair share ", first), first
+    [heads, tier, org, user] = says("share", pool).splitlines()
+    assert heads.startswith("NAME ")
+    assert ["CURRENT", "SHARE", "ENTITLED", "SHARE", "GPUS", "IN", "USE"] == heads.split()[2:9]
     assert "2 H100" in tier
     assert org.startswith("  acme  ")
     assert user.startswith("    user ")

@@ -18,7 +18,7 @@ from bursar.core.leases import Denied
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import SetSetting
 from bursar.core.pricing import PriceBook
-from bursar.core.scheduling.explain.waiting import explain
+from bursar.core.scheduling.explain.explanation import explain
 from bursar.core.scheduling.model.nodes import Node
 from bursar.core.scheduling.model.policy import PAID, PoolPolicy
 from bursar.core.scheduling.plan import carry_out
@@ -207,8 +207,8 @@ def test_a_job_over_a_quota_waits_and_is_told_which(world: World) -> None:
     told = explain(follower.cluster, waits, world.clock.now)
 
     assert {("first", "second")} == {tuple(sorted((runs, waits.partition("/")[2])))}
-    assert "ceiling" == told.blockers[0].reason
-    assert f"quota {world.org}/q" == dict(told.blockers[0].figures)["at"]
+    assert "ceiling" == told.blockers[0].code
+    assert f"quota {world.org}/q" == dict(told.blockers[0].figures)["path"]
 
 
 def test_a_lowered_quota_kills_nothing_and_starts_nothing(world: World) -> None:

@@ -124,7 +124,7 @@ def test_how_long_it_waits_agrees_with_when_it_starts(stage: Staging) -> None:
         first, last = when(result)
         assert first <= T0 + (result.wait or 0) <= last
     assert (asks.wait or 0) < MINUTE < (waits.wait or 0)
-    assert "it starts there first, on H100: in about 30s" == asks.why
+    assert "it starts first there, on H100: in about 30 s" == asks.why
 
 
 def test_an_array_that_a_bound_may_have_room_for_is_told_to_come_again(stage: Staging) -> None:

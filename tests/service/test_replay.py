@@ -11,7 +11,7 @@ from bursar.core.dispatch.state import TERM, Exit
 from bursar.core.ids import JobId, NodeId, UserId
 from bursar.core.instant import MINUTE, SECOND
 from bursar.core.messages import HoldGrew, Spec, Withdraw
-from bursar.core.scheduling.explain.waiting import explain
+from bursar.core.scheduling.explain.explanation import explain
 from bursar.core.scheduling.model import recording
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.nodes import Node

@@ -23,7 +23,7 @@ _GAP: Final = "  "
 _UNITS: Final = ("_micros", "_at", "_ppm", "_seconds", "_ms", "_id", "_compartment")
 _NUMBERS: Final = (
     *("_micros", "_per_gpu_hour", "_ppm", "_ms", "_count", "_max", "_code"),
-    *("number", "attempt", "attempts", "rank"),
+    *("number", "attempt", "attempts", "rank", "position"),
 )
 _TIMES: Final = frozenset(
     {"at", "from", "to", "now", "earliest", "latest", "period_start", "period_end"}

@@ -1,7 +1,7 @@
-"""Why jobs wait, and who stands where: as it is told to people and programs (S14).
+"""Responses that explain why jobs wait, the order of the queue, and shares (S14).
 
-A tenant is told all about its own jobs and nothing about whose the others are: names of other orgs,
-and of their jobs, accounts and users, are veiled. An operator sees everything.
+A tenant sees all about its own jobs, but other orgs only anonymously: their ids, and those of their
+jobs, accounts and users, are replaced. An operator sees everything.
 """
 
 import re
@@ -11,240 +11,285 @@ from typing import Annotated, Final, NamedTuple, Self
 from pydantic import Field
 
 from bursar.core.dispatch.state import key_of
+from bursar.core.scheduling.explain.explanation import Explanation, Holder
 from bursar.core.scheduling.explain.phrases import Figures
 from bursar.core.scheduling.explain.queue_position import GroupShare, QueuePosition
-from bursar.core.scheduling.explain.waiting import Explanation, Holder
 from bursar.core.scheduling.model.jobs import RunningJob
 from bursar.wire.fields import Time, WireModel
 from bursar.wire.times import instant_text
 
 _ID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-# An org, and what follows of a job's name or of a place in the tree of shares.
-_NAMED: Final = re.compile(rf"({_ID})(/{_ID})?((?:\.(?:user )?{_ID})*)")
+# An org, then the rest of a job's name or of a path in the share tree.
+_REFERENCE: Final = re.compile(rf"({_ID})(/{_ID})?((?:\.(?:user )?{_ID})*)")
 
 
-def veiled(text: str, org: str | None) -> str:
-    """A text without names of other orgs; unchanged for an operator (None)."""
+def anonymize(text: str, org: str | None) -> str:
+    """Replace references to orgs other than `org`; None, for an operator, replaces none."""
     if org is None:
         return text
 
-    def veil(found: re.Match[str]) -> str:
-        if found[1] == org:
-            return (found[2] or found[0]).removeprefix("/")
-        return "another org's job" if found[2] else "another org"
+    def replace_reference(match: re.Match[str]) -> str:
+        if match[1] == org:
+            return (match[2] or match[0]).removeprefix("/")
+        return "a job of another org" if match[2] else "another org"
 
-    return _NAMED.sub(veil, text)
+    return _REFERENCE.sub(replace_reference, text)
 
 
 class AccountRef(NamedTuple):
-    """An account that is spoken of, and its org."""
+    """An account that a text mentions, and its org."""
 
     org: str
     account: str
     is_root: bool
 
 
-def places(texts: Iterable[str]) -> set[AccountRef]:
-    """All accounts that texts speak of."""
+def find_accounts(texts: Iterable[str]) -> set[AccountRef]:
+    """Find all accounts that texts mention."""
     return {
-        AccountRef(found[1], id, n == 0)
+        AccountRef(match[1], id, n == 0)
         for text in texts
-        for found in _NAMED.finditer(text)
-        for n, id in enumerate(found[3].split(".")[1:])
+        for match in _REFERENCE.finditer(text)
+        for n, id in enumerate(match[3].split(".")[1:])
         if not id.startswith("user ")
     }
 
 
-def with_orgs(names: Mapping[str, str], known: Collection[AccountRef]) -> dict[str, str]:
-    """Names of accounts, and of their orgs: an org is called as its root account is."""
-    roots = {one.org: names[one.account] for one in known if one.is_root and one.account in names}
+def with_org_names(names: Mapping[str, str], accounts: Collection[AccountRef]) -> dict[str, str]:
+    """Names of accounts and of their orgs. An org has the name of its root account."""
+    roots = {
+        ref.org: names[ref.account] for ref in accounts if ref.is_root and ref.account in names
+    }
     return {**names, **roots}
 
 
-def named(text: str, names: Mapping[str, str]) -> str:
-    """A text in which accounts are called by their names, and jobs by their own ids alone."""
+def insert_names(text: str, names: Mapping[str, str]) -> str:
+    """Replace ids of accounts by their names, and references to jobs by the ids of the jobs."""
 
-    def called(found: re.Match[str]) -> str:
-        if found[2]:
-            return found[2].removeprefix("/")
-        first, *rest = found[0].split(".")
-        root = rest[:1] if first in names else []  # which is called as its org is
-        return ".".join(names.get(one, one) for one in (first, *rest[len(root) :]))
+    def name_reference(match: re.Match[str]) -> str:
+        if match[2]:
+            return match[2].removeprefix("/")
+        org, *accounts = match[0].split(".")
+        root = accounts[:1] if org in names else []  # it has the same name as its org
+        return ".".join(names.get(id, id) for id in (org, *accounts[len(root) :]))
 
-    return _NAMED.sub(called, text)
+    return _REFERENCE.sub(name_reference, text)
+
+
+Names = Annotated[dict[str, str], Field(description="Names of orgs and accounts by id.")]
+SharePath = Annotated[
+    str, Field(description="The owner in the share tree: tier, org, accounts and user, by dots.")
+]
 
 
 class ExplanationFact(WireModel):
-    """A reason, with its figures; units are the ends of their names."""
+    """A code with its figures. The name of a figure ends in its unit."""
 
-    reason: str
-    figures: dict[str, int | str]
+    code: str
+    figures: Annotated[dict[str, int | str], Field(description="The figures of the code.")]
 
     @classmethod
-    def from_core(cls, reason: str, figures: Figures, org: str | None) -> Self:
-        """A reason of the rules, told."""
-        told = {
-            name: veiled(value, org) if isinstance(value, str) else value for name, value in figures
+    def from_core(cls, code: str, figures: Figures, org: str | None) -> Self:
+        """The response for a blocker or a change."""
+        visible = {
+            name: anonymize(value, org) if isinstance(value, str) else value
+            for name, value in figures
         }
-        return cls(reason=reason, figures=told)
+        return cls(code=code, figures=visible)
 
 
 class GpuHolder(WireModel):
-    """A running job that has GPUs which the waiting one could use."""
+    """A running job on GPUs that the waiting job could use."""
 
     job: str
-    of: Annotated[str, Field(description="whose it is, from the tier down")]
+    path: SharePath
     gpu_type: str
-    nodes: list[str]
-    milli_gpus: int
-    ends_by: Time
+    nodes: Annotated[list[str], Field(description="The nodes that the job runs on.")]
+    milli_gpus: Annotated[int, Field(description="Thousandths of a GPU that the job uses.")]
+    ends_by: Annotated[Time, Field(description="When the job ends at the latest.")]
 
     @classmethod
-    def from_core(cls, one: Holder, org: str | None) -> Self:
-        """A holder of the rules, told."""
+    def from_core(cls, holder: Holder, org: str | None) -> Self:
+        """The response for a holder."""
         return cls.model_construct(
-            job=veiled(one.job, org),
-            of=veiled(".".join(one.path), org),
-            gpu_type=one.gpu_type,
-            nodes=list(one.nodes),
-            milli_gpus=one.milli_gpus,
-            ends_by=one.ends_by,
+            job=anonymize(holder.job, org),
+            path=anonymize(".".join(holder.path), org),
+            gpu_type=holder.gpu_type,
+            nodes=list(holder.nodes),
+            milli_gpus=holder.milli_gpus,
+            ends_by=holder.ends_by,
         )
 
 
 class JobExplanation(WireModel):
-    """Why a job is where it is, and when it is likely to start."""
+    """Why a job waits, and when it is likely to start."""
 
     job_id: str
     state: str
-    told: Annotated[list[str], Field(description="sentences for people")]
-    earliest_at: Time | None = None
-    latest_at: Time | None = None
-    start: Annotated[str | None, Field(description="on what the latest start rests")] = None
-    number: Annotated[int | None, Field(description="in turn; 1 comes next")] = None
+    lines: Annotated[list[str], Field(description="The explanation in English, line by line.")]
+    earliest_at: Annotated[Time | None, Field(description="The estimated earliest start.")] = None
+    latest_at: Annotated[Time | None, Field(description="The estimated latest start.")] = None
+    start_basis: Annotated[
+        str | None,
+        Field(
+            description="What the latest start rests on: `now`, `earmarked`, `promised` or"
+            " `planned`; or why it is unknown: `backing_off`, `ceiling`, `no_room` or `unplanned`."
+        ),
+    ] = None
+    position: Annotated[int | None, Field(description="The position in the queue, from 1.")] = None
     ahead_milli_gpu_hours: int | None = None
     blockers: list[ExplanationFact]
-    holders: list[GpuHolder]
-    holders_more: int = 0
-    change: Annotated[list[ExplanationFact], Field(description="the smallest that would start it")]
-    complete: bool = True
-    names: Annotated[dict[str, str], Field(description="of orgs and accounts, by their ids")] = (
-        Field(default_factory=dict)
-    )
+    holders: Annotated[
+        list[GpuHolder], Field(description="Running jobs on GPUs that the job could use.")
+    ]
+    more_holders: Annotated[int, Field(description="How many more holders there are.")] = 0
+    smallest_change: Annotated[
+        list[ExplanationFact],
+        Field(description="The smallest change that would start the job now, all parts together."),
+    ]
+    search_complete: Annotated[
+        bool, Field(description="Whether the scheduler considered every job in this round.")
+    ] = True
+    names: Names = Field(default_factory=dict)
 
     @property
-    def places(self) -> set[AccountRef]:
-        """All accounts that it speaks of."""
-        return places((*self.told, *(one.of for one in self.holders)))
+    def accounts(self) -> set[AccountRef]:
+        """All accounts that the explanation mentions."""
+        return find_accounts((*self.lines, *(holder.path for holder in self.holders)))
 
     def with_names(self, names: dict[str, str]) -> Self:
-        """The same, with sentences that call accounts by their names."""
-        told = [named(line, names) for line in self.told]
-        return self.model_copy(update={"told": told, "names": names})
+        """The explanation with names of accounts in its lines."""
+        lines = [insert_names(line, names) for line in self.lines]
+        return self.model_copy(update={"lines": lines, "names": names})
+
+    def with_lines(self, *lines: str) -> Self:
+        """The explanation with more lines."""
+        return self.model_copy(update={"lines": [*self.lines, *lines]})
 
     @classmethod
-    def plain(cls, job: str, state: str, *told: str) -> Self:
-        """What there is to say of a job that waits for no GPUs."""
-        return cls(job_id=job, state=state, told=list(told), blockers=[], holders=[], change=[])
+    def of_state(cls, job: str, state: str, *lines: str) -> Self:
+        """The explanation of a job that does not wait for GPUs."""
+        return cls(
+            job_id=job, state=state, lines=list(lines), blockers=[], holders=[], smallest_change=[]
+        )
 
     @classmethod
-    def runs(cls, running: RunningJob, state: str, org: str | None) -> Self:
+    def of_running(cls, running: RunningJob, state: str) -> Self:
         """Where a job runs, and until when."""
         nodes = " + ".join(piece.node for piece in running.pieces)
         ends = instant_text(running.ends_by)
         _, job = key_of(running.job.id)
-        where = f"on {running.gpu_type} of {nodes} since {instant_text(running.started_at)}"
-        stops = f"asked to stop, gone by {ends}" if running.stops_at is not None else ""
-        return cls.plain(job, state, where, stops or f"ends by {ends} at the latest")
+        since = f"Runs on {running.gpu_type} of {nodes} since {instant_text(running.started_at)}."
+        stops = f"It is stopping and ends by {ends}." if running.stops_at is not None else ""
+        return cls.of_state(job, state, since, stops or f"It ends by {ends} at the latest.")
 
     @classmethod
-    def from_core(cls, one: Explanation, org: str | None) -> Self:
-        """An explanation of the rules, told."""
-        start, (_, job) = one.start, key_of(one.job)
+    def from_core(cls, explanation: Explanation, org: str | None) -> Self:
+        """The response for an explanation."""
+        start, (_, job) = explanation.start, key_of(explanation.job)
         return cls.model_construct(
             job_id=job,
             state="queued",
-            told=[veiled(line.removeprefix(f"{one.job}: "), org) for line in one.render()],
+            lines=[anonymize(line, org) for line in explanation.render()],
             earliest_at=start.earliest,
             latest_at=start.latest,
-            start=start.why,
-            number=one.number,
-            ahead_milli_gpu_hours=one.ahead_milli_gpu_hours,
+            start_basis=start.basis.value,
+            position=explanation.position,
+            ahead_milli_gpu_hours=explanation.ahead_milli_gpu_hours,
             blockers=[
-                ExplanationFact.from_core(each.reason, each.figures, org) for each in one.blockers
+                ExplanationFact.from_core(blocker.code, blocker.figures, org)
+                for blocker in explanation.blockers
             ],
-            holders=[GpuHolder.from_core(each, org) for each in one.holders],
-            holders_more=one.holders_more,
-            change=[ExplanationFact.from_core(each.kind, each.figures, org) for each in one.change],
-            complete=one.complete,
+            holders=[GpuHolder.from_core(holder, org) for holder in explanation.holders],
+            more_holders=explanation.more_holders,
+            smallest_change=[
+                ExplanationFact.from_core(part.kind, part.figures, org)
+                for part in explanation.smallest_change
+            ],
+            search_complete=explanation.search_complete,
         )
 
 
 class QueueEntry(WireModel):
-    """A waiting job's number in turn."""
+    """A waiting job's position in the queue."""
 
-    number: int
+    position: Annotated[int, Field(description="The position in the queue, from 1.")]
     job: str
-    of: str
-    group: str
+    path: SharePath
+    group: Annotated[
+        str,
+        Field(
+            description="The part of the queue, in scheduling order: `earmarked`, `overdue`,"
+            " `express`, `fair_share` or `backing_off`."
+        ),
+    ]
     priority_class: int
     queued_at: Time
 
     @classmethod
-    def from_core(cls, one: QueuePosition, org: str | None) -> Self:
-        """A standing of the rules, told."""
+    def from_core(cls, entry: QueuePosition, org: str | None) -> Self:
+        """The response for a position."""
         return cls.model_construct(
-            number=one.number,
-            job=veiled(one.job, org),
-            of=veiled(".".join(one.path), org),
-            group=one.group.value,
-            priority_class=one.priority_class,
-            queued_at=one.queued_at,
+            position=entry.position,
+            job=anonymize(entry.job, org),
+            path=anonymize(".".join(entry.path), org),
+            group=entry.group.value,
+            priority_class=entry.priority_class,
+            queued_at=entry.queued_at,
         )
 
 
 class ShareEntry(WireModel):
-    """What a place in the tree of shares is entitled to, and has."""
+    """What a tier, org, account or user is entitled to, and what it uses."""
 
-    of: str
+    path: SharePath
     weight: int
-    jobs: int
-    waiting: int
-    milli_gpus: dict[str, int]
+    running_jobs: Annotated[int, Field(description="The number of running jobs.")]
+    waiting_jobs: Annotated[int, Field(description="The number of waiting jobs.")]
+    used_milli_gpus: Annotated[
+        dict[str, int], Field(description="Thousandths of GPUs in use, by GPU type.")
+    ]
     usage_micros: int
-    part_ppm: Annotated[int, Field(description="of the pool's GPUs, now")]
-    entitled_ppm: Annotated[int, Field(description="if all who want something took theirs")]
+    current_share_ppm: Annotated[
+        int, Field(description="The part of the pool's GPUs in use now, in millionths.")
+    ]
+    entitled_share_ppm: Annotated[
+        int,
+        Field(
+            description="The part of the pool's GPUs it may count on while all others with jobs"
+            " take theirs, in millionths."
+        ),
+    ]
 
     @classmethod
-    def from_core(cls, one: GroupShare, org: str | None) -> Self:
-        """A share of the rules, told."""
+    def from_core(cls, share: GroupShare, org: str | None) -> Self:
+        """The response for a share."""
         return cls(
-            of=veiled(".".join(one.path), org),
-            weight=one.weight,
-            jobs=one.jobs,
-            waiting=one.waiting,
-            milli_gpus=dict(one.used),
-            usage_micros=one.usage,
-            part_ppm=one.part_ppm,
-            entitled_ppm=one.entitled_ppm,
+            path=anonymize(".".join(share.path), org),
+            weight=share.weight,
+            running_jobs=share.running_jobs,
+            waiting_jobs=share.waiting_jobs,
+            used_milli_gpus=dict(share.used_milli_gpus),
+            usage_micros=share.usage,
+            current_share_ppm=share.current_share_ppm,
+            entitled_share_ppm=share.entitled_share_ppm,
         )
 
 
 class PoolExplanation(WireModel):
-    """A pool's order and shares."""
+    """The queue and the shares of a pool."""
 
     pool: str
-    standing: list[QueueEntry]
+    queue: Annotated[list[QueueEntry], Field(description="The waiting jobs, in scheduling order.")]
     shares: list[ShareEntry]
-    names: Annotated[dict[str, str], Field(description="of orgs and accounts, by their ids")] = (
-        Field(default_factory=dict)
-    )
+    names: Names = Field(default_factory=dict)
 
     @property
-    def places(self) -> set[AccountRef]:
-        """All accounts that it speaks of."""
-        return places((*(one.of for one in self.standing), *(one.of for one in self.shares)))
+    def accounts(self) -> set[AccountRef]:
+        """All accounts that the explanation mentions."""
+        queue, shares = (entry.path for entry in self.queue), (entry.path for entry in self.shares)
+        return find_accounts((*queue, *shares))
 
     def with_names(self, names: dict[str, str]) -> Self:
-        """The same, with what accounts are called."""
+        """The explanation with the names of accounts."""
         return self.model_copy(update={"names": names})

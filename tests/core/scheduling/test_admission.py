@@ -83,7 +83,7 @@ def test_a_minute_of_submissions_at_once_then_at_the_rate() -> None:
 
     assert isinstance(refused, Rejected)
     assert (RejectionCode.TOO_FAST, -(-MINUTE // 7)) == (refused.code, refused.retry_after)
-    assert {"rate_per_minute": 7, "asked": 1} == figures(refused)
+    assert {"rate_per_minute": 7, "count": 1} == figures(refused)
     again = T0 + (refused.retry_after or 0)
     assert "too_fast" == code(admit(job, policy, (load,), refused.bucket, again - 1))
     assert isinstance(admit(job, policy, (load,), refused.bucket, again), Admitted)
@@ -142,19 +142,19 @@ def test_what_alone_exceeds_a_ceiling_is_refused_with_what_would_fit() -> None:
     load = pool("n1=8xH100 n2=8xA100")
 
     assert {
-        "at": "paid.acme.ml",
+        "path": "paid.acme.ml",
         "needs_milli_gpus": 5_000,
         "would_fit_milli_gpus": 4_000,
     } == figures(asked("a:5", load, policy))
     assert isinstance(asked("a:5/on=H100,A100", load, policy), Admitted), "on the second type"
     counted = asked("a:5/on=H100,A100/counted=ann,other", load, policy)
     assert ("paid.acme.ml", 4_000) == (
-        figures(counted)["at"],
+        figures(counted)["path"],
         figures(counted)["would_fit_milli_gpus"],
     )
     assert ("ann", 3_000) == tuple(
         figures(asked("a:4/on=A100/counted=ann", load, policy))[name]
-        for name in ("at", "would_fit_milli_gpus")
+        for name in ("path", "would_fit_milli_gpus")
     )
     none = asked("a:1", load, with_shares(PLAIN, "paid.acme=jobs0"))
     assert ("exceeds_ceiling", 0) == (code(none), figures(none)["would_fit_milli_gpus"])
@@ -289,7 +289,7 @@ def test_a_flooder_meets_its_own_bound_first() -> None:
     flooder = asked("a:1/who=paid.flood.x.y", load, policy)
     neighbour = asked("a:1/who=paid.mild.x.y", load, policy)
 
-    assert {"at": "paid.flood", "queued": 100, "most": 100} == figures(flooder)
+    assert {"path": "paid.flood", "queued": 100, "queue_max": 100} == figures(flooder)
     assert "queue_full" == code(flooder)
     assert isinstance(neighbour, Admitted)
     assert 6 * HOUR // 8 == neighbour.wait, "its own three and as many of the other"
@@ -318,7 +318,7 @@ def test_an_array_that_is_more_than_the_queue_is_not_told_to_come_again() -> Non
 
     assert isinstance(answer, Rejected)
     assert ("queue_full", None) == (code(answer), answer.retry_after)
-    assert 10 == figures(answer)["most"]
+    assert 10 == figures(answer)["queue_max"]
 
 
 def test_a_full_tier_refuses_those_with_their_equal_part() -> None:
@@ -329,7 +329,9 @@ def test_a_full_tier_refuses_those_with_their_equal_part() -> None:
     answer = asked("a:1/who=paid.o1.x.y", load, policy)
 
     assert 11 * 9 + 2 > most
-    assert {"at": "paid", "queued": 101, "most": most, "equal_part": most // 12} == figures(answer)
+    assert {"path": "paid", "queued": 101, "queue_max": most, "equal_part": most // 12} == figures(
+        answer
+    )
     assert "tier_full" == code(answer)
     assert isinstance(asked("a:1/who=paid.small.x.y", load, policy), Admitted)
     assert isinstance(asked("a:1/who=paid.new.x.y", load, policy), Admitted)

@@ -12,15 +12,16 @@ from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.refusal import InvariantBroken
 from bursar.core.scheduling.advice.pool_load import UNKNOWN_WAIT
-from bursar.core.scheduling.explain.phrases import render_decimal, render_span
-from bursar.core.scheduling.explain.reasons import START_REASONS, find_reasons
-from bursar.core.scheduling.explain.waiting import (
+from bursar.core.scheduling.explain.explanation import (
     Explanation,
     Prediction,
+    StartBasis,
     explain,
     explain_new_job,
     likely_end,
 )
+from bursar.core.scheduling.explain.phrases import render_decimal, render_span
+from bursar.core.scheduling.explain.reasons import START_REASONS, find_reasons
 from bursar.core.scheduling.explain.what_if import WhatIfChange
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import StartReason
@@ -32,9 +33,9 @@ from tests.support.random_clusters import indexes
 from tests.support.scheduling_cases import CREDIT, PLAIN, T0, Case, after
 
 NO_RIGHTS = """\
-- may not preempt for a floor: no place of it has one
-- may preempt nobody of its org: its class is 0, the lowest that runs and can be preempted is 0
-- may preempt no other org: no other of its tier has anything that runs
+- Cannot preempt to reach a floor: neither its tier, org, account nor user has one.
+- Cannot preempt in its own org: its class is 0, the lowest class of running preemptible jobs is 0.
+- Cannot preempt other orgs: no other org of its tier is running jobs.
 """
 
 
@@ -57,12 +58,12 @@ CASES = {
     "too little is free": asked(
         "b",
         """\
-        b: starts in 30m at the earliest, in 1h at the latest (reserved)
-        number 1 in turn, 0 GPU-hours at most before it
-        - needs 4 GPUs of H100, 0 GPUs free (0 GPUs of use to it)
+        Position 1. Estimated start: in 30 min to 1 h.
+        - Needs 4 GPUs of H100. Free: 0 GPUs, usable by this job: 0 GPUs.
         NO_RIGHTS
-          a of paid.acme.ml.ann: 8 GPUs on n1, ends in 1h at most
-        would start with: 4 GPUs more free on 1 node of H100
+        Jobs on GPUs that it could use:
+          a (paid.acme.ml.ann): 8 GPUs on n1, ends within 1 h
+        To start it now: free 4 GPUs on 1 node of H100.
         """,
         nodes="n1=8xH100",
         running="a@n1:8/ends=1h",
@@ -71,17 +72,16 @@ CASES = {
     "enough is free, but not together": asked(
         "b",
         """\
-        b: starts in 30m at the earliest, in 1h at the latest (reserved)
-        number 1 in turn, 0 GPU-hours at most before it
-        - needs 4 GPUs of H100, 5 GPUs free but not together: 5 GPUs in pieces too small
-            or too far apart
-        - may not preempt for a floor: no place of it has one
-        - may preempt nobody of its org: its class is 0, the lowest that runs and can be
-            preempted is none
-        - may preempt no other org: no other of its tier has anything that runs
-          a of paid.acme.ml.ann: 6 GPUs on n1, ends in 1h at most
-          c of paid.acme.ml.ann: 5 GPUs on n2, ends in 2h at most
-        would start with: 1 GPU more free on 1 node of H100
+        Position 1. Estimated start: in 30 min to 1 h.
+        - Needs 4 GPUs of H100. Free: 5 GPUs, of which in pieces too small or too far apart: 5 GPUs.
+        - Cannot preempt to reach a floor: neither its tier, org, account nor user has one.
+        - Cannot preempt in its own org: its class is 0, the lowest class of running preemptible
+            jobs is none.
+        - Cannot preempt other orgs: no other org of its tier is running jobs.
+        Jobs on GPUs that it could use:
+          a (paid.acme.ml.ann): 6 GPUs on n1, ends within 1 h
+          c (paid.acme.ml.ann): 5 GPUs on n2, ends within 2 h
+        To start it now: free 1 GPU on 1 node of H100.
         """,
         nodes="n1=8xH100 n2=8xH100",
         running="a@n1:6/ends=1h/fixed c@n2:5/ends=2h/fixed",
@@ -90,13 +90,14 @@ CASES = {
     "others before it have a claim on what is free": asked(
         "late",
         """\
-        late: starts in 30m at the earliest, at the latest unknown: others before it in
-            turn have no date themselves
-        number 2 in turn, 384 GPU-hours at most before it
-        - 8 GPUs of H100 free, 0 GPUs without a claim: places of gang begin there in 1h
+        Position 2, behind up to 384 GPU-hours of work. Estimated start: in 30 min at the
+            earliest. The latest is unknown: jobs ahead of it have no planned start yet.
+        - Needs 4 GPUs of H100. Free: 8 GPUs, not claimed by planned starts: 0 GPUs. First
+            planned start: in 1 h (gang).
         NO_RIGHTS
-          long of paid.acme.ml.ann: 8 GPUs on n1, ends in 1h at most
-        would start with: run at most 1h instead of 1h 1m
+        Jobs on GPUs that it could use:
+          long (paid.acme.ml.ann): 8 GPUs on n1, ends within 1 h
+        To start it now: run at most 1 h instead of 1 h 1 min.
         """,
         nodes="n1=8xH100 n2=8xH100",
         running="long@n1:8/ends=60m",
@@ -105,16 +106,17 @@ CASES = {
     "all ceilings and quotas are told, from the user up": asked(
         "b",
         """\
-        b: nobody can say when it starts: a ceiling must be
-            raised or somebody below it must end
-        number 1 in turn, 0 GPU-hours at most before it
-        - paid.acme.ml may have no more H100: 2 GPUs of 5 GPUs are used, on H100
-        - paid.acme may have no more GPUs: 2 GPUs of 5 GPUs are used, on H100
-        - paid.acme may have no more jobs: 1 of 1 are used, on H100
-        - ann may have no more GPUs: 2 GPUs of 3 GPUs are used, on H100
-          a of paid.acme.ml.ann: 2 GPUs on n1, ends in 1h at most
-        would start with: ceiling of paid.acme.ml +1 GPU and ceiling of paid.acme +1 GPU
-            and most jobs of paid.acme +1 and ceiling of ann +3 GPUs
+        Position 1. Estimated start: unknown, because a ceiling must be raised, or a job below
+            it must end.
+        - On H100, paid.acme.ml may use at most 5 GPUs of H100 (in use: 2 GPUs, needed: 4 GPUs).
+        - On H100, paid.acme may use at most 5 GPUs of any type (in use: 2 GPUs, needed: 4 GPUs).
+        - On H100, paid.acme may run at most 1 job at a time (running: 1).
+        - On H100, ann may use at most 3 GPUs of any type (in use: 2 GPUs, needed: 4 GPUs).
+        Jobs on GPUs that it could use:
+          a (paid.acme.ml.ann): 2 GPUs on n1, ends within 1 h
+        To start it now: raise the ceiling of paid.acme.ml by 1 GPU and raise the ceiling of
+            paid.acme by 1 GPU and raise the job limit of paid.acme by 1 and raise the ceiling
+            of ann by 3 GPUs.
         """,
         nodes="n1=8xH100",
         running="a@n1:2/ends=1h/counted=ann",
@@ -124,14 +126,14 @@ CASES = {
     "a ceiling, and no room either": asked(
         "b",
         """\
-        b: nobody can say when it starts: a ceiling must be
-            raised or somebody below it must end
-        number 1 in turn, 0 GPU-hours at most before it
-        - paid.acme may have no more GPUs: 2 GPUs of 4 GPUs are used, on H100
-        - needs 4 GPUs of H100, 0 GPUs free (0 GPUs of use to it)
-          a of paid.acme.ml.ann: 2 GPUs on n1, ends in 1h at most
-          c of free.x.y.z: 6 GPUs on n1, ends in 2h at most
-        would start with: ceiling of paid.acme +2 GPUs and 4 GPUs more free on 1 node of H100
+        Position 1. Estimated start: unknown, because a ceiling must be raised, or a job below
+            it must end.
+        - On H100, paid.acme may use at most 4 GPUs of any type (in use: 2 GPUs, needed: 4 GPUs).
+        - Needs 4 GPUs of H100. Free: 0 GPUs, usable by this job: 0 GPUs.
+        Jobs on GPUs that it could use:
+          a (paid.acme.ml.ann): 2 GPUs on n1, ends within 1 h
+          c (free.x.y.z): 6 GPUs on n1, ends within 2 h
+        To start it now: raise the ceiling of paid.acme by 2 GPUs and free 4 GPUs on 1 node of H100.
         """,
         nodes="n1=8xH100",
         running="a@n1:2/ends=1h c@n1:6@2/who=free.x.y.z/ends=2h",
@@ -141,12 +143,12 @@ CASES = {
     "another type would do": asked(
         "b",
         """\
-        b: starts in 30m at the earliest, in 1h at the latest (reserved)
-        number 1 in turn, 0 GPU-hours at most before it
-        - needs 4 GPUs of H100, 0 GPUs free (0 GPUs of use to it)
+        Position 1. Estimated start: in 30 min to 1 h.
+        - Needs 4 GPUs of H100. Free: 0 GPUs, usable by this job: 0 GPUs.
         NO_RIGHTS
-          a of paid.acme.ml.ann: 8 GPUs on n1, ends in 1h at most
-        would start with: accept A100 as well
+        Jobs on GPUs that it could use:
+          a (paid.acme.ml.ann): 8 GPUs on n1, ends within 1 h
+        To start it now: accept A100 as well.
         """,
         nodes="n1=8xH100 n2=8xA100",
         running="a@n1:8/ends=1h",
@@ -155,14 +157,15 @@ CASES = {
     "one type is at its ceiling, the other is full": asked(
         "b",
         """\
-        b: starts in 15m at the earliest, in 30m at the latest (reserved)
-        number 1 in turn, 0 GPU-hours at most before it
-        - not on H100: paid.acme may have no more H100, 4 GPUs of 4 GPUs are used
-        - needs 4 GPUs of A100, 0 GPUs free (0 GPUs of use to it)
+        Position 1. Estimated start: in 15 min to 30 min.
+        - H100 is not allowed now: paid.acme may use at most 4 GPUs of H100 (in use: 4 GPUs,
+            needed: 4 GPUs).
+        - Needs 4 GPUs of A100. Free: 0 GPUs, usable by this job: 0 GPUs.
         NO_RIGHTS
-          c of paid.acme.ml.ann: 8 GPUs on n2, ends in 30m at most
-          a of paid.acme.ml.ann: 4 GPUs on n1, ends in 1h at most
-        would start with: ceiling of paid.acme +4 GPUs
+        Jobs on GPUs that it could use:
+          c (paid.acme.ml.ann): 8 GPUs on n2, ends within 30 min
+          a (paid.acme.ml.ann): 4 GPUs on n1, ends within 1 h
+        To start it now: raise the ceiling of paid.acme by 4 GPUs.
         """,
         nodes="n1=8xH100 n2=8xA100",
         running="a@n1:4/ends=1h c@n2:8/ends=30m",
@@ -172,15 +175,14 @@ CASES = {
     "no node is as it asks": asked(
         "b",
         """\
-        b: nobody can say when it starts: nothing that runs or
-            is on order ends in room for it
-        number 1 in turn, 0 GPU-hours at most before it
-        - no node of H100 has the label nvme
-        - A100 has 40 GiB at most, it needs 80 GiB
-        - no node of A100 has the label nvme
-        - no node of B200 has the label nvme
-        - no node has L40
-        would start with: do without the label nvme
+        Position 1. Estimated start: unknown, because no running job and no node on order makes
+            room for it.
+        - No H100 node has the label nvme.
+        - A100 has at most 40 GiB of GPU memory; this job needs 80 GiB.
+        - No A100 node has the label nvme.
+        - No B200 node has the label nvme.
+        - No node has L40.
+        To start it now: do not require the label nvme.
         """,
         nodes="n1=8xH100/labels=ib n2=8xA100/mem=40 n3=8xB200/state=dead",
         queued="b:4/on=H100,A100,B200,L40/mem=80/label=nvme",
@@ -188,11 +190,10 @@ CASES = {
     "each label is there, but no node has both": asked(
         "b",
         """\
-        b: nobody can say when it starts: nothing that runs or
-            is on order ends in room for it
-        number 1 in turn, 0 GPU-hours at most before it
-        - no node of H100 has all at once: ib and nvme
-        would start with: do without the label ib
+        Position 1. Estimated start: unknown, because no running job and no node on order makes
+            room for it.
+        - No H100 node has all of: ib and nvme.
+        To start it now: do not require the label ib.
         """,
         nodes="n1=8xH100/labels=ib n2=8xH100/labels=nvme",
         queued="b:1/label=ib,nvme",
@@ -200,14 +201,13 @@ CASES = {
     "no GPU is divided so that its part would be whole slots": asked(
         "b",
         """\
-        b: nobody can say when it starts: nothing that runs or
-            is on order ends in room for it
-        number 1 in turn, 0 GPU-hours at most before it
-        - no H100 is divided so that 0.3 GPUs would be whole slots of it
-            (a GPU there has 1 or 4); what can be had instead: 0.25 GPUs or 0.5 GPUs
-        - no A100 is divided so that 0.3 GPUs would be whole slots of it
-            (a GPU there has 1); what can be had instead: 1 GPU
-        would start with: ask for 0.25 GPUs instead of 0.3 GPUs
+        Position 1. Estimated start: unknown, because no running job and no node on order makes
+            room for it.
+        - 0.3 GPUs of H100 is not a whole number of slots (slots per GPU: 1 or 4). Possible
+            instead: 0.25 GPUs or 0.5 GPUs.
+        - 0.3 GPUs of A100 is not a whole number of slots (slots per GPU: 1). Possible instead:
+            1 GPU.
+        To start it now: request 0.25 GPUs instead of 0.3 GPUs.
         """,
         nodes="n1=8xH100 n2=8xH100/slots=4 n3=8xA100",
         queued="b:0.3/on=H100,A100",
@@ -215,11 +215,10 @@ CASES = {
     "the label is here, the slots are there": asked(
         "b",
         """\
-        b: nobody can say when it starts: nothing that runs or
-            is on order ends in room for it
-        number 1 in turn, 0 GPU-hours at most before it
-        - no node of H100 has all at once: ib and slots of 0.5 GPU
-        would start with: ask for 1 GPU instead of 0.5 GPUs
+        Position 1. Estimated start: unknown, because no running job and no node on order makes
+            room for it.
+        - No H100 node has all of: ib and slots of 0.5 GPU.
+        To start it now: request 1 GPU instead of 0.5 GPUs.
         """,
         nodes="n1=8xH100/labels=ib n2=8xH100/slots=4",
         queued="b:0.5/label=ib",
@@ -227,12 +226,11 @@ CASES = {
     "no node stands where it may run": asked(
         "b",
         """\
-        b: nobody can say when it starts: nothing that runs or
-            is on order ends in room for it
-        number 1 in turn, 0 GPU-hours at most before it
-        - no node of H100 stands in region ap-1 or eu-1
-        - no node of A100 has all at once: ib and region ap-1 or eu-1
-        would start with: do without the label ib
+        Position 1. Estimated start: unknown, because no running job and no node on order makes
+            room for it.
+        - No H100 node is in region ap-1 or eu-1.
+        - No A100 node has all of: ib and region ap-1 or eu-1.
+        To start it now: do not require the label ib.
         """,
         nodes="n1=8xH100/labels=ib/region=us-1 n2=8xA100/region=eu-1 n3=8xA100/labels=ib",
         queued="b:4/on=H100,A100/label=ib/region=ap-1,eu-1",
@@ -240,12 +238,12 @@ CASES = {
     "whoever may run in one region is not in the way in another": asked(
         "b",
         """\
-        b: starts in 30m at the earliest, in 1h at the latest (reserved)
-        number 1 in turn, 0 GPU-hours at most before it
-        - needs 8 GPUs of H100, 0 GPUs free (0 GPUs of use to it)
+        Position 1. Estimated start: in 30 min to 1 h.
+        - Needs 8 GPUs of H100. Free: 0 GPUs, usable by this job: 0 GPUs.
         NO_RIGHTS
-          a of paid.acme.ml.ann: 8 GPUs on n1, ends in 1h at most
-        would start with: run in region us-2 too
+        Jobs on GPUs that it could use:
+          a (paid.acme.ml.ann): 8 GPUs on n1, ends within 1 h
+        To start it now: allow region us-2 as well.
         """,
         nodes="n1=8xH100/region=eu-1 n2=8xH100/region=us-1 n3=8xH100/region=us-2",
         running="a@n1:8/ends=1h c@n2:8/ends=10m",
@@ -254,11 +252,10 @@ CASES = {
     "all nodes that would do are away": asked(
         "b",
         """\
-        b: nobody can say when it starts: nothing that runs or
-            is on order ends in room for it
-        number 1 in turn, 0 GPU-hours at most before it
-        - 0 of 4 tasks would fit on H100 within one pool if nothing ran, 24 if 3 nodes could be
-            used too (2 draining, 1 dead)
+        Position 1. Estimated start: unknown, because no running job and no node on order makes
+            room for it.
+        - Even without other jobs, only 0 of 4 tasks would fit on H100 within one pool; 24 would
+            fit if 3 nodes were ready (2 draining, 1 dead).
         """,
         nodes="n1=8xH100/state=draining n2=8xH100/state=draining n3=8xH100/state=dead",
         queued="b:4",
@@ -266,12 +263,12 @@ CASES = {
     "one that is away is not missed": asked(
         "b",
         """\
-        b: starts in 30m at the earliest, in 1h at the latest (reserved)
-        number 1 in turn, 0 GPU-hours at most before it
-        - needs 4 GPUs of H100, 0 GPUs free (0 GPUs of use to it)
+        Position 1. Estimated start: in 30 min to 1 h.
+        - Needs 4 GPUs of H100. Free: 0 GPUs, usable by this job: 0 GPUs.
         NO_RIGHTS
-          a of paid.acme.ml.ann: 8 GPUs on n1, ends in 1h at most
-        would start with: 4 GPUs more free on 1 node of H100
+        Jobs on GPUs that it could use:
+          a (paid.acme.ml.ann): 8 GPUs on n1, ends within 1 h
+        To start it now: free 4 GPUs on 1 node of H100.
         """,
         nodes="n1=8xH100 n2=8xH100/state=dead",
         running="a@n1:8/ends=1h",
@@ -280,11 +277,10 @@ CASES = {
     "a gang may lie in both regions": asked(
         "b",
         """\
-        b: nobody can say when it starts: nothing that runs or
-            is on order ends in room for it
-        number 1 in turn, 0 GPU-hours at most before it
-        - 1 of 2 tasks would fit on H100 within one pool if nothing ran
-        would start with: run in region us-1 too
+        Position 1. Estimated start: unknown, because no running job and no node on order makes
+            room for it.
+        - Even without other jobs, only 1 of 2 tasks would fit on H100 within one pool.
+        To start it now: allow region us-1 as well.
         """,
         nodes="n1=8xH100/region=eu-1 n2=8xH100/region=us-1",
         queued="b:2x8/region=eu-1",
@@ -292,12 +288,13 @@ CASES = {
     "others with a date have a claim on what is free": asked(
         "first",
         """\
-        first: starts in 30m at the earliest, in 2h at the latest (promised)
-        number 1 in turn, 0 GPU-hours at most before it
-        - 8 GPUs of H100 free, 0 GPUs without a claim: places of second begin there in 1h
+        Position 1. Estimated start: in 30 min to 2 h, as promised.
+        - Needs 8 GPUs of H100. Free: 8 GPUs, not claimed by planned starts: 0 GPUs. First
+            planned start: in 1 h (second).
         NO_RIGHTS
-          a of paid.acme.ml.ann: 8 GPUs on n2, ends in 1h at most
-        would start with: run at most 1h instead of 24h
+        Jobs on GPUs that it could use:
+          a (paid.acme.ml.ann): 8 GPUs on n2, ends within 1 h
+        To start it now: run at most 1 h instead of 24 h.
         """,
         nodes="n1=8xH100 n2=8xH100",
         running="a@n2:8/ends=1h",
@@ -307,12 +304,12 @@ CASES = {
     "what is left below a ceiling was promised": asked(
         "u",
         """\
-        u: starts in 30m at the earliest, at the latest unknown: others before it in
-            turn have no date themselves
-        number 2 in turn, 192 GPU-hours at most before it
-        - needs 1 GPU of H100, 0 GPUs free (0 GPUs of use to it)
-        - may preempt nobody for H100: first was promised what the ceiling of paid.acme still allows
-          v of paid.vic.ml.bob: 8 GPUs on n1, ends in 1h at most
+        Position 2, behind up to 192 GPU-hours of work. Estimated start: in 30 min at the
+            earliest. The latest is unknown: jobs ahead of it have no planned start yet.
+        - Needs 1 GPU of H100. Free: 0 GPUs, usable by this job: 0 GPUs.
+        - Cannot preempt on H100: what the ceiling of paid.acme still allows is promised to first.
+        Jobs on GPUs that it could use:
+          v (paid.vic.ml.bob): 8 GPUs on n1, ends within 1 h
         """,
         nodes="n1=8xH100",
         running="v@n1:8/who=paid.vic.ml.bob/ends=1h",
@@ -322,11 +319,10 @@ CASES = {
     "one that would do is away": asked(
         "b",
         """\
-        b: nobody can say when it starts: nothing that runs or
-            is on order ends in room for it
-        number 1 in turn, 0 GPU-hours at most before it
-        - 1 of 2 tasks would fit on H100 within one rack if nothing ran, 2 if 1 node could be
-            used too (1 quarantined)
+        Position 1. Estimated start: unknown, because no running job and no node on order makes
+            room for it.
+        - Even without other jobs, only 1 of 2 tasks would fit on H100 within one rack; 2 would
+            fit if 1 node were ready (1 quarantined).
         """,
         nodes="n1=8xH100 n2=8xH100/state=quarantined n3=4xH100/state=dead"
         " n4=8xH100/mem=40/state=dead",
@@ -335,11 +331,10 @@ CASES = {
     "less memory would do": asked(
         "b",
         """\
-        b: nobody can say when it starts: nothing that runs or
-            is on order ends in room for it
-        number 1 in turn, 0 GPU-hours at most before it
-        - H100 has 80 GiB at most, it needs 141 GiB
-        would start with: accept 80 GiB instead of 141 GiB
+        Position 1. Estimated start: unknown, because no running job and no node on order makes
+            room for it.
+        - H100 has at most 80 GiB of GPU memory; this job needs 141 GiB.
+        To start it now: accept 80 GiB of GPU memory instead of 141 GiB.
         """,
         nodes="n1=8xH100 n2=8xH100/mem=40",
         queued="b:1/mem=141",
@@ -347,11 +342,10 @@ CASES = {
     "no node is large enough": asked(
         "b",
         """\
-        b: nobody can say when it starts: nothing that runs or
-            is on order ends in room for it
-        number 1 in turn, 0 GPU-hours at most before it
-        - no node of H100 has room for one of its tasks, even empty: it needs 16 GPUs,
-            the largest has 8 GPUs (CPU and memory count too: 0 mCPU, 0 MiB)
+        Position 1. Estimated start: unknown, because no running job and no node on order makes
+            room for it.
+        - No H100 node can run a task, even when empty. A task needs 16 GPUs, 0 CPUs and 0 MiB
+            of memory; the largest node has 8 GPUs.
         """,
         nodes="n1=8xH100 n2=8xH100",
         queued="b:1x16",
@@ -359,11 +353,10 @@ CASES = {
     "no rack is large enough": asked(
         "b",
         """\
-        b: nobody can say when it starts: nothing that runs or
-            is on order ends in room for it
-        number 1 in turn, 0 GPU-hours at most before it
-        - 8 of 16 tasks would fit on H100 within one rack if nothing ran
-        would start with: lie within one pool instead of one rack
+        Position 1. Estimated start: unknown, because no running job and no node on order makes
+            room for it.
+        - Even without other jobs, only 8 of 16 tasks would fit on H100 within one rack.
+        To start it now: let it spread over one pool instead of one rack.
         """,
         nodes="n1=8xH100/rack=r1 n2=8xH100/rack=r2",
         queued="b:16/within=rack",
@@ -371,10 +364,9 @@ CASES = {
     "a start failed": asked(
         "b",
         """\
-        b: starts in 30s at the earliest, at the latest unknown: it is not tried before
-            then, and may not be first in turn
-        number 1 in turn, 0 GPU-hours at most before it
-        - a start failed; it may be tried again in 30s
+        Position 1. Estimated start: in 30 s at the earliest. The latest is unknown: after a
+            failed start it may no longer be first in the queue.
+        - The last start failed. The next attempt is in 30 s.
         """,
         nodes="n1=8xH100",
         queued="b:1/again=30s",
@@ -382,13 +374,15 @@ CASES = {
     "GPUs are freed for it": asked(
         "u",
         """\
-        u: starts in 0s at the earliest, in 30s at the latest (kept)
-        number 1 in turn, 0 GPU-hours at most before it
-        new of paid.acme.ml.ann makes room by class: class 0, 4 GPUs, 0.333 credits of work lost
-        in all 1 job: class 0 at most, 0.333 credits of work lost; 4 GPUs freed, 4 GPUs kept for it
-        - 4 GPUs of H100 are kept for it on n1; 1 job still there (new), gone in 30s at the latest
-          new of paid.acme.ml.ann: 4 GPUs on n1, ends in 30s at most
-          old of paid.acme.ml.ann: 4 GPUs on n1, ends in 23h 10m at most
+        Position 1. Estimated start: within 30 s, on GPUs that are earmarked for it.
+        Preempts new (paid.acme.ml.ann) by class: class 0, 4 GPUs, 0.333 credits of lost work.
+        Preempts 1 job in total: highest class 0, 0.333 credits of lost work, 4 GPUs freed, 4
+            GPUs earmarked for this job.
+        - Earmarked for this job: 4 GPUs of H100 on n1. Waiting for 1 job to stop there (new):
+            at most 30 s.
+        Jobs on GPUs that it could use:
+          new (paid.acme.ml.ann): 4 GPUs on n1, ends within 30 s
+          old (paid.acme.ml.ann): 4 GPUs on n1, ends within 23 h 10 min
         """,
         nodes="n1=8xH100",
         running="old@n1:4/batch/ran=50m new@n1:4@4/batch/ran=5m",
@@ -397,12 +391,13 @@ CASES = {
     "waiting costs less than what others would lose": asked(
         "u",
         """\
-        u: starts in 2m 30s at the earliest, in 5m at the latest (reserved)
-        number 1 in turn, 0 GPU-hours at most before it
-        - needs 4 GPUs of H100, 0 GPUs free (0 GPUs of use to it)
-        - would stop 1 job and lose 666.666 credits; waiting 5m costs 0.333 credits
-          old of paid.acme.ml.ann: 8 GPUs on n1, ends in 5m at most
-        would start with: 4 GPUs more free on 1 node of H100
+        Position 1. Estimated start: in 2 min 30 s to 5 min.
+        - Needs 4 GPUs of H100. Free: 0 GPUs, usable by this job: 0 GPUs.
+        - Waiting is cheaper: preempting 1 job would lose 666.666 credits of work, waiting 5 min
+            costs 0.333 credits.
+        Jobs on GPUs that it could use:
+          old (paid.acme.ml.ann): 8 GPUs on n1, ends within 5 min
+        To start it now: free 4 GPUs on 1 node of H100.
         """,
         nodes="n1=8xH100",
         running="old@n1:8/batch/ran=50m/ends=5m/price=100",
@@ -411,13 +406,13 @@ CASES = {
     "GPUs are free in a moment": asked(
         "u",
         """\
-        u: starts in 10s at the earliest, in 20s at the latest (reserved)
-        number 1 in turn, 0 GPU-hours at most before it
-        - needs 8 GPUs of H100, 4 GPUs free (4 GPUs of use to it)
-        - asks nobody: GPUs are free in 20s anyway
-          old of paid.acme.ml.ann: 4 GPUs on n2, ends in 20s at most
-          low of paid.acme.ml.ann: 8 GPUs on n1, ends in 23h 50m at most
-        would start with: 4 GPUs more free on 1 node of H100
+        Position 1. Estimated start: in 10 s to 20 s.
+        - Needs 8 GPUs of H100. Free: 4 GPUs, usable by this job: 4 GPUs.
+        - Preempts no jobs, because GPUs are free in 20 s anyway.
+        Jobs on GPUs that it could use:
+          old (paid.acme.ml.ann): 4 GPUs on n2, ends within 20 s
+          low (paid.acme.ml.ann): 8 GPUs on n1, ends within 23 h 50 min
+        To start it now: free 4 GPUs on 1 node of H100.
         """,
         nodes="n1=8xH100 n2=8xH100",
         running="old@n2:4/fixed/ends=20s low@n1:8",
@@ -426,14 +421,14 @@ CASES = {
     "too few may be asked": asked(
         "u",
         """\
-        u: starts in 11h 55m at the earliest, in 23h 50m at the latest (reserved)
-        number 1 in turn, 0 GPU-hours at most before it
-        - needs 4 GPUs of H100, 0 GPUs free (0 GPUs of use to it)
-        - lacks 1 GPU of H100 whoever leaves: 0 GPUs free, 3 GPUs with jobs that it may
-            ask, 5 GPUs with others
-          b of paid.acme.ml.ann: 3 GPUs on n1, ends in 23h 50m at most
-          old of paid.acme.ml.ann: 5 GPUs on n1, ends in 23h 50m at most
-        would start with: 4 GPUs more free on 1 node of H100
+        Position 1. Estimated start: in 11 h 55 min to 23 h 50 min.
+        - Needs 4 GPUs of H100. Free: 0 GPUs, usable by this job: 0 GPUs.
+        - Preemption cannot free enough H100. Missing: 1 GPU. Free: 0 GPUs. In jobs it may
+            preempt: 3 GPUs, in other jobs: 5 GPUs.
+        Jobs on GPUs that it could use:
+          b (paid.acme.ml.ann): 3 GPUs on n1, ends within 23 h 50 min
+          old (paid.acme.ml.ann): 5 GPUs on n1, ends within 23 h 50 min
+        To start it now: free 4 GPUs on 1 node of H100.
         """,
         nodes="n1=8xH100",
         running="old@n1:5/fixed b@n1:3@5/batch",
@@ -442,18 +437,18 @@ CASES = {
     "a floor is reached with it": asked(
         "u",
         """\
-        u: starts in 11h 55m at the earliest, in 23h 50m at the latest (reserved)
-        number 1 in turn, 0 GPU-hours at most before it
-        - needs 4 GPUs of H100, 0 GPUs free (0 GPUs of use to it)
-        - may not preempt for a floor: paid.acme has 4 GPUs and would have 4 GPUs more, its
-            floor is 6 GPUs of any type
-        - may preempt nobody of its org: its class is 0, the lowest that runs and can be
-            preempted is 0
-        - may preempt no other org: the largest, paid.b, has 4 credits an hour by weight,
-            its own would have 8 credits
-          a of paid.b.c.d: 4 GPUs on n1, ends in 23h 50m at most
-          x of paid.acme.ml.bob: 4 GPUs on n1, ends in 23h 50m at most
-        would start with: 4 GPUs more free on 1 node of H100
+        Position 1. Estimated start: in 11 h 55 min to 23 h 50 min.
+        - Needs 4 GPUs of H100. Free: 0 GPUs, usable by this job: 0 GPUs.
+        - Cannot preempt to reach a floor: paid.acme uses 4 GPUs and would use 4 GPUs more; its
+            floor is 6 GPUs of any type.
+        - Cannot preempt in its own org: its class is 0, the lowest class of running preemptible
+            jobs is 0.
+        - Cannot preempt other orgs: the largest, paid.b, uses 4 credits per hour and unit of
+            weight; its own org would use 8 credits.
+        Jobs on GPUs that it could use:
+          a (paid.b.c.d): 4 GPUs on n1, ends within 23 h 50 min
+          x (paid.acme.ml.bob): 4 GPUs on n1, ends within 23 h 50 min
+        To start it now: free 4 GPUs on 1 node of H100.
         """,
         nodes="n1=8xH100",
         running="a@n1:4/who=paid.b.c.d x@n1:4@4/who=paid.acme.ml.bob",
@@ -463,13 +458,13 @@ CASES = {
     "a date was promised": asked(
         "old",
         """\
-        old: starts in 30m at the earliest, in 1h at the latest (promised)
-        number 1 in turn, 0 GPU-hours at most before it
-        waits so long that it got a date: in 1h
-        - needs 8 GPUs of H100, 0 GPUs free (0 GPUs of use to it)
+        Position 1. Estimated start: in 30 min to 1 h, as promised.
+        It has waited so long that it is promised a start: in 1 h.
+        - Needs 8 GPUs of H100. Free: 0 GPUs, usable by this job: 0 GPUs.
         NO_RIGHTS
-          a of paid.acme.ml.ann: 8 GPUs on n1, ends in 1h at most
-        would start with: 8 GPUs more free on 1 node of H100
+        Jobs on GPUs that it could use:
+          a (paid.acme.ml.ann): 8 GPUs on n1, ends within 1 h
+        To start it now: free 8 GPUs on 1 node of H100.
         """,
         nodes="n1=8xH100",
         running="a@n1:8/ends=60m",
@@ -478,11 +473,10 @@ CASES = {
     "it starts, on its second choice": asked(
         "u",
         """\
-        u: starts now
-        number 1 in turn, 0 GPU-hours at most before it
-        starts on n2 (A100, choice 2 of 2) because: it comes first among those that wait
-        not on H100: nothing that fits is free
-        its 4 tasks lie on 1 node within one node
+        Position 1. Starts now.
+        Starts on n2 (A100, choice 2 of 2): it is next in the queue.
+        Not on H100: no free GPUs fit.
+        Its 4 tasks run on 1 node within one node.
         """,
         nodes="n1=8xH100 n2=8xA100",
         running="old@n1:8",
@@ -491,10 +485,10 @@ CASES = {
     "half a GPU starts where it fits best": asked(
         "u",
         """\
-        u: starts now
-        number 1 in turn, 0 GPU-hours at most before it
-        starts on n1 (H100, choice 1 of 1) because: it comes first among those that wait
-        room on 2 nodes; this one fits with fragmentation 0 of WORST and has 1 GPU left
+        Position 1. Starts now.
+        Starts on n1 (H100, choice 1 of 1): it is next in the queue.
+        2 nodes had room. Fragmentation cost of the chosen node: 0 of WORST; free there afterwards:
+            1 GPU.
         """.replace("WORST", str(COST_MAX)),
         nodes="n1=2xH100/slots=2 n2=2xH100/slots=2 n3=2xA100/slots=2 n4=2xH100/slots=2/mem=40",
         running="a@n1:1of2@0",
@@ -503,17 +497,17 @@ CASES = {
     "many are in the way": asked(
         "u",
         """\
-        u: starts in 11h 55m at the earliest, in 23h 50m at the latest (reserved)
-        number 1 in turn, 0 GPU-hours at most before it
-        - needs 12 GPUs of H100, 0 GPUs free (0 GPUs of use to it)
+        Position 1. Estimated start: in 11 h 55 min to 23 h 50 min.
+        - Needs 12 GPUs of H100. Free: 0 GPUs, usable by this job: 0 GPUs.
         NO_RIGHTS
+        Jobs on GPUs that it could use:
         HOLDERS
           and 2 more
-        would start with: 12 GPUs more free on 1 node of H100
+        To start it now: free 12 GPUs on 1 node of H100.
         """.replace(
             "HOLDERS",
             "\n        ".join(
-                f"  j{at:02} of paid.acme.ml.ann: 1 GPU on n1, ends in 23h 50m at most"
+                f"  j{at:02} (paid.acme.ml.ann): 1 GPU on n1, ends within 23 h 50 min"
                 for at in range(10)
             ),
         ),
@@ -548,7 +542,7 @@ def test_explanations(one: Asked) -> None:
 
 def blockers(case: Case, job: str) -> dict[str, dict[str, int | str]]:
     """The figures of each blocker of a job, by its word."""
-    return {one.reason: dict(one.figures) for one in told(case, job).blockers}
+    return {one.code: dict(one.figures) for one in told(case, job).blockers}
 
 
 def negative(nodes: int, tasks: int, floor_less: int = 1) -> Case:
@@ -568,20 +562,20 @@ def negative(nodes: int, tasks: int, floor_less: int = 1) -> Case:
 def test_the_exact_no() -> None:
     """A gang that lacks exactly one legal victim is told so: how many, and whose floor (S14)."""
     found = told(negative(6, 3), "gang")
-    figures = {one.reason: dict(one.figures) for one in found.blockers}["protected"]
+    figures = {one.code: dict(one.figures) for one in found.blockers}["protected"]
 
-    assert figures["lacks_milli_gpus"] == 1_000
-    assert (48_000, 23_000) == (figures["asked_milli_gpus"], figures["given_milli_gpus"])
+    assert figures["missing_milli_gpus"] == 1_000
+    assert (48_000, 23_000) == (figures["preemptible_milli_gpus"], figures["available_milli_gpus"])
     assert ("floor", "paid.vic", 25_000) == (
-        figures["by"],
-        figures["of"],
-        figures["keeps_milli_gpus"],
+        figures["protection"],
+        figures["path"],
+        figures["protected_milli_gpus"],
     )
     floor = WhatIfChange(
-        kind="floor", amount=1_000, figures=(("at", "paid.vic"), ("less_milli_gpus", 1_000))
+        kind="floor", amount=1_000, figures=(("path", "paid.vic"), ("less_milli_gpus", 1_000))
     )
-    assert (floor,) == found.change
-    assert "would start with: floor of paid.vic -1 GPU" in found.render()
+    assert (floor,) == found.smallest_change
+    assert "To start it now: lower the floor of paid.vic by 1 GPU." in found.render()
 
 
 def test_the_no_is_exact() -> None:
@@ -607,9 +601,9 @@ def test_floors_of_several_places_protect() -> None:
     )
     figures = blockers(case, "u")["protected"]
 
-    assert 8_000 - 2_000 == figures["lacks_milli_gpus"]
-    assert ("paid.vic.ml", 2) == (figures["of"], figures["more_places"])
-    assert told(case, "u").change[0].kind == "gpus", "no single floor is in the way"
+    assert 8_000 - 2_000 == figures["missing_milli_gpus"]
+    assert ("paid.vic.ml", 2) == (figures["path"], figures["more_groups"])
+    assert told(case, "u").smallest_change[0].kind == "gpus", "no single floor is in the way"
 
 
 def test_a_floor_is_lowered_as_far_as_whole_jobs_need() -> None:
@@ -633,7 +627,7 @@ def test_a_lower_floor_alone_may_not_help() -> None:
         queued="u:1x4",
         shares="paid.vic=floor6",
     )
-    assert "floor" == blockers(case, "u")["protected"]["by"]
+    assert "floor" == blockers(case, "u")["protected"]["protection"]
     assert [("gpus", 4_000)] == change(case, "u")
 
 
@@ -659,9 +653,9 @@ def test_a_larger_share_is_given_only_as_long_as_it_stays_larger() -> None:
     )
     figures = blockers(case, "u")["protected"]
 
-    assert ("share", "paid.vic") == (figures["by"], figures["of"])
-    assert (1_000, 3_000) == (figures["lacks_milli_gpus"], figures["given_milli_gpus"])
-    assert told(case, "u").change[0].kind == "gpus"
+    assert ("share", "paid.vic") == (figures["protection"], figures["path"])
+    assert (1_000, 3_000) == (figures["missing_milli_gpus"], figures["available_milli_gpus"])
+    assert told(case, "u").smallest_change[0].kind == "gpus"
 
 
 def test_jobs_without_a_price_have_no_larger_share() -> None:
@@ -696,7 +690,7 @@ def test_enough_could_leave_but_not_together() -> None:
         queued="u:1x4",
         shares="paid.acme=floor4 paid.vic=floor4",
     )
-    assert {"types": "H100"} == blockers(case, "u")["not_together"]
+    assert {"types": "H100"} == blockers(case, "u")["no_victim_set"]
 
 
 def test_whom_it_could_ask_is_told_if_the_plan_did_not_come_to_it() -> None:
@@ -711,11 +705,13 @@ def test_whom_it_could_ask_is_told_if_the_plan_did_not_come_to_it() -> None:
     )
     found = told(case, "b")
 
-    assert {"victims": 1, "lost_micros": 1_500_000} == blockers(case, "b")["not_asked"]
-    assert ["capacity", "not_asked", "not_looked_at"] == [one.reason for one in found.blockers]
+    assert {"victims": 1, "lost_micros": 1_500_000} == blockers(case, "b")["preemption_deferred"]
+    assert ["capacity", "preemption_deferred", "round_limit"] == [
+        one.code for one in found.blockers
+    ]
     assert (
-        "- could ask 1 job to make room, with 1.5 credits of work lost, but others were looked at"
-        " first in this round" in found.render()
+        "- Could preempt 1 job (1.5 credits of lost work), but other jobs came first in this round."
+        in found.render()
     )
 
 
@@ -729,8 +725,8 @@ def test_what_was_promised_is_not_made_room_on() -> None:
     )
     short = altered_queue(case, case.queued.replace("limit=2h", "limit=1h"))
 
-    assert {"types": "H100"} == blockers(case, "u")["not_together"]
-    assert "kept" in blockers(short, "u")
+    assert {"types": "H100"} == blockers(case, "u")["no_victim_set"]
+    assert "earmarked" in blockers(short, "u")
 
 
 def test_a_search_that_ended_found_nobody() -> None:
@@ -744,8 +740,8 @@ def test_a_search_that_ended_found_nobody() -> None:
     )
     found = blockers(case, "u")
 
-    assert {"types": "H100", "steps": 1} == found["search_ended"]
-    assert not found.keys() & {"not_together", "cheaper_to_wait"}
+    assert {"types": "H100", "steps": 1} == found["victim_search_limit"]
+    assert not found.keys() & {"no_victim_set", "cheaper_to_wait"}
 
 
 def test_a_place_on_another_type_counts_when_waiting_is_judged() -> None:
@@ -758,7 +754,7 @@ def test_a_place_on_another_type_counts_when_waiting_is_judged() -> None:
     )
     found = blockers(case, "u")
 
-    assert "H100" == found["nobody_to_ask"]["gpu_type"]
+    assert "H100" == found["too_few_preemptible"]["gpu_type"]
     assert {"victims": 1, "start_us": 10 * MINUTE}.items() <= found["cheaper_to_wait"].items()
 
 
@@ -775,7 +771,7 @@ def test_whoever_ran_more_but_used_less_is_not_asked() -> None:
     found = blockers(case, "u")["no_larger_usage"]
 
     assert "paid.vic" == found["largest"]
-    its, ours = found["its_micros_by_weight"], found["ours_micros_by_weight"]
+    its, ours = found["largest_micros_by_weight"], found["own_micros_by_weight"]
     assert 17 <= int(its) // CREDIT <= 19, "ten, eight ahead, and ten minutes of eight; ten faded"
     assert 47 <= int(ours) // CREDIT <= 50, "a hundred and one ahead, by its weight of two"
     even = altered_queue(case, "u:8", shares="")
@@ -791,10 +787,12 @@ def test_a_ceiling_of_strangers_is_free_again_if_it_ends_in_time() -> None:
         queued="first:1x8/who=free.a.b.c u:1x1/limit=2h/who=free.x.y.z",
         shares="free=ceil8",
     )
-    assert {"gpu_type": "H100", "at": "free", "by": "first"} == blockers(case, "u")["crowded"]
+    assert {"gpu_type": "H100", "path": "free", "jobs": "first"} == blockers(case, "u")[
+        "ceiling_claimed"
+    ]
     assert [("limit", -HOUR)] == change(case, "u")
     short = altered_queue(case, "first:1x8/who=free.a.b.c u:1x1/limit=1h/who=free.x.y.z")
-    assert "starts now" == told(short, "u").render()[0].removeprefix("u: ")
+    assert told(short, "u").render()[0].endswith("Starts now.")
 
 
 def test_two_types_are_told_apart() -> None:
@@ -807,7 +805,7 @@ def test_two_types_are_told_apart() -> None:
     )
     found = blockers(case, "u")
 
-    assert "H100" == found["nobody_to_ask"]["gpu_type"]
+    assert "H100" == found["too_few_preemptible"]["gpu_type"]
     assert 1 == found["cheaper_to_wait"]["victims"]
 
 
@@ -826,7 +824,7 @@ def test_a_gang_larger_than_its_nodes_lacks_whole_tasks() -> None:
         queued="u:4x1/prod",
     )
     assert "no_lower_class" in blockers(case, "u")
-    assert 3_000 == blockers(more, "u")["nobody_to_ask"]["lacks_milli_gpus"]
+    assert 3_000 == blockers(more, "u")["too_few_preemptible"]["missing_milli_gpus"]
 
 
 # --------------------------------------------------------------------------- when
@@ -847,7 +845,7 @@ def test_estimates_count_for_the_earliest_start() -> None:
     pool = "n1=8xH100"
     for running, minutes in (("est=20m", 10), ("est=5m", 30), ("est=3h", 30)):
         case = Case(want="", nodes=pool, running=f"a@n1:8/ran=10m/ends=1h/{running}", queued="b:8")
-        expected = Prediction(earliest=minutes * MINUTE, latest=HOUR, why="reserved")
+        expected = Prediction(earliest=minutes * MINUTE, latest=HOUR, basis=StartBasis.PLANNED)
         assert expected == start(case, "b"), running
 
 
@@ -867,7 +865,7 @@ def test_nodes_on_order_count() -> None:
         running="a@n1:8/ends=1m",
         queued="b:8",
     )
-    expected = Prediction(earliest=30 * MINUTE, latest=30 * MINUTE, why="reserved")
+    expected = Prediction(earliest=30 * MINUTE, latest=30 * MINUTE, basis=StartBasis.PLANNED)
     assert expected == start(case, "b")
 
 
@@ -879,7 +877,7 @@ def test_a_promise_holds_as_long_as_there_is_a_place_by_then() -> None:
         running="a@n1:8/ends=1h/est=3h",
         queued="old:8/promised=2h,1h,n1:8 new:1",
     )
-    expected = Prediction(earliest=30 * MINUTE, latest=HOUR, why="promised")
+    expected = Prediction(earliest=30 * MINUTE, latest=HOUR, basis=StartBasis.PROMISED)
     assert expected == start(case, "old"), "a sooner place is promised at once"
     for promised, earliest in ((2 * HOUR, 30 * MINUTE), (20 * MINUTE, 20 * MINUTE)):
         cluster = case.cluster()
@@ -887,7 +885,7 @@ def test_a_promise_holds_as_long_as_there_is_a_place_by_then() -> None:
         cluster.withdraw(JobId("old"))
         cluster.enqueue(old)
         unseen = replace(make_plan(cluster, T0), decisions=(), waits=())
-        kept = Prediction(earliest=T0 + earliest, latest=T0 + promised, why="promised")
+        kept = Prediction(earliest=T0 + earliest, latest=T0 + promised, basis=StartBasis.PROMISED)
 
         assert kept == explain(cluster, JobId("old"), T0, unseen).start
 
@@ -901,13 +899,13 @@ OVERDUE = {
             queued="old:8/promised=30m,1h,n1:8 new:1",
         ),
         40 * MINUTE,
-        "overdue by 10m, starts in 10m at the earliest, in 20m at the latest (reserved)",
+        "Overdue by 10 min. Estimated start: in 10 min to 20 min.",
     ),
     "a date that has passed, and no place any more": (
         Case(want="", nodes="n1=8xH100/state=dead", queued="old:8/promised=0s,1h,n1:8"),
         0,
-        "overdue by 0s, nobody can say when it starts: nothing that runs"
-        " or is on order ends in room for it",
+        "Overdue by 0 s. Estimated start: unknown, because no running job and no node on order"
+        " makes room for it.",
     ),
     "a date to come whose node is lost": (
         Case(
@@ -917,8 +915,7 @@ OVERDUE = {
             queued="old:8/promised=30m,1h,n1:8",
         ),
         0,
-        "its date in 30m may not be kept, starts in 30m at the earliest, in 1h at the latest"
-        " (reserved)",
+        "The start promised in 30 min may be missed. Estimated start: in 30 min to 1 h.",
     ),
     "a date to come, and a ceiling": (
         Case(
@@ -929,8 +926,8 @@ OVERDUE = {
             shares="paid.acme=ceil8",
         ),
         0,
-        "its date in 30m may not be kept, nobody can say when it starts: a"
-        " ceiling must be raised or somebody below it must end",
+        "The start promised in 30 min may be missed. Estimated start: unknown, because a ceiling"
+        " must be raised, or a job below it must end.",
     ),
 }
 
@@ -938,7 +935,7 @@ OVERDUE = {
 @pytest.mark.parametrize(("case", "after", "told"), OVERDUE.values(), ids=OVERDUE)
 def test_a_promise_that_is_not_kept_is_told_as_missed(case: Case, after: int, told: str) -> None:
     """By how much, and the place that the job has instead, or why it has none (S4, S14)."""
-    assert f"old: {told}" == explain(case.cluster(), JobId("old"), T0 + after).render()[0]
+    assert f"Position 1. {told}" == explain(case.cluster(), JobId("old"), T0 + after).render()[0]
 
 
 def test_kept_gpus_whose_victims_have_left_start_now() -> None:
@@ -948,17 +945,20 @@ def test_kept_gpus_whose_victims_have_left_start_now() -> None:
     cluster = Cluster.from_snapshot(after(before, make_plan(Cluster.from_snapshot(before), T0)))
     waits = explain(cluster, JobId("u"), T0)
 
-    assert "kept" == waits.start.why
+    assert "earmarked" == waits.start.basis
     assert T0 + 30 * SECOND == waits.start.latest
-    assert 1 == waits.number
+    assert 1 == waits.position
     cluster.remove_running(JobId("new"))
     starts = explain(cluster, JobId("u"), T0 + SECOND)
-    assert "now" == starts.start.why
-    assert "others made room for it" in starts.render()[2]
+    assert "now" == starts.start.basis
+    assert "GPUs were freed for it" in starts.render()[1]
     quick = explain(
         cluster, JobId("u"), T0 + SECOND, replace(make_plan(cluster, T0 + SECOND), decisions=())
     )
-    assert Prediction(earliest=T0 + SECOND, latest=T0 + SECOND, why="kept") == quick.start
+    assert (
+        Prediction(earliest=T0 + SECOND, latest=T0 + SECOND, basis=StartBasis.EARMARKED)
+        == quick.start
+    )
 
 
 def test_one_task_that_others_made_room_for() -> None:
@@ -968,7 +968,7 @@ def test_one_task_that_others_made_room_for() -> None:
     cluster = Cluster.from_snapshot(after(before, make_plan(Cluster.from_snapshot(before), T0)))
     cluster.remove_running(JobId("new"))
 
-    assert 3 == len(explain(cluster, JobId("u"), T0 + SECOND).render())
+    assert 2 == len(explain(cluster, JobId("u"), T0 + SECOND).render())
 
 
 def test_position_counts_all_before_it_in_turn() -> None:
@@ -981,8 +981,8 @@ def test_position_counts_all_before_it_in_turn() -> None:
     )
     found = told(case, "c")
 
-    assert (3, 4_000) == (found.number, found.ahead_milli_gpu_hours)
-    assert "number 3 in turn, 4 GPU-hours at most before it" == found.render()[1]
+    assert (3, 4_000) == (found.position, found.ahead_milli_gpu_hours)
+    assert found.render()[0].startswith("Position 3, behind up to 4 GPU-hours of work. Estimated")
 
 
 def test_a_round_that_ended_early_says_so() -> None:
@@ -997,13 +997,13 @@ def test_a_round_that_ended_early_says_so() -> None:
     )
     found = told(case, "b")
 
-    assert not found.complete
-    assert ("not_looked_at", (("looks", 1),)) == (
-        found.blockers[-1].reason,
+    assert not found.search_complete
+    assert ("round_limit", (("blocked_jobs_max", 1),)) == (
+        found.blockers[-1].code,
         found.blockers[-1].figures,
     )
-    assert "the search ended before it had looked at everything" == found.render()[-1]
-    assert "others before it in turn have no date themselves" == found.start.why
+    assert "The round ended before it had considered every job." == found.render()[-1]
+    assert "unplanned" == found.start.basis
 
 
 def test_one_may_stand_behind_others_like_it() -> None:
@@ -1013,7 +1013,7 @@ def test_one_may_stand_behind_others_like_it() -> None:
     unseen = replace(make_plan(cluster, T0), decisions=(), waits=())
     found = explain(cluster, JobId("b"), T0, unseen)
 
-    assert "- others of paid.acme.ml.ann that are alike stand before it and wait" in found.render()
+    assert "- Similar jobs of paid.acme.ml.ann are ahead of it and wait." in found.render()
 
 
 def test_what_was_asked_to_stop_still_counts_for_ceilings() -> None:
@@ -1027,9 +1027,7 @@ def test_what_was_asked_to_stop_still_counts_for_ceilings() -> None:
     )
     found = [dict(one.figures) for one in told(case, "b").blockers]
 
-    assert [(4_000, "*"), (1, "jobs")] == [
-        (one.get("used_milli_gpus", one.get("used")), one["of"]) for one in found
-    ]
+    assert [4_000, 1] == [one.get("used_milli_gpus", one.get("running_jobs")) for one in found]
 
 
 # --------------------------------------------------------------------------- changes
@@ -1037,7 +1035,7 @@ def test_what_was_asked_to_stop_still_counts_for_ceilings() -> None:
 
 def change(case: Case, job: str) -> list[tuple[str, int]]:
     """The smallest change, as kinds and amounts."""
-    return [(one.kind, one.amount) for one in told(case, job).change]
+    return [(one.kind, one.amount) for one in told(case, job).smallest_change]
 
 
 def test_more_gpus_are_freed_where_few_are_missing() -> None:
@@ -1049,7 +1047,7 @@ def test_more_gpus_are_freed_where_few_are_missing() -> None:
         queued="u:3x3/mem=80",
     )
     assert [("gpus", 2_000 + 3_000)] == change(case, "u")
-    assert ("nodes", 2) in told(case, "u").change[0].figures
+    assert ("nodes", 2) in told(case, "u").smallest_change[0].figures
 
 
 def test_one_change_is_smaller_than_two() -> None:
@@ -1061,7 +1059,7 @@ def test_one_change_is_smaller_than_two() -> None:
         queued="u:1x4/on=H100,A100",
         shares="paid.acme=ceil6H100",
     )
-    found = told(case, "u").change
+    found = told(case, "u").smallest_change
 
     assert [("gpus", 4_000)] == [(one.kind, one.amount) for one in found]
     assert ("gpu_type", "A100") in found[0].figures
@@ -1080,7 +1078,7 @@ def test_gpus_alone_do_not_help_where_processors_are_missing() -> None:
     assert "u" == make_plan(case.cluster(), T0).decisions[0].job
     assert [] == change(full, "u")
     assert {"cpu_milli": 4_000, "ram_mib": 0, "free_milli_gpus": 4_000}.items() <= (
-        blockers(full, "u")["processors"].items()
+        blockers(full, "u")["cpu_or_memory"].items()
     )
 
 
@@ -1093,7 +1091,7 @@ def test_a_claimed_node_needs_more() -> None:
         queued="first:1x6/limit=1h u:1x4/used=9",
     )
     assert [("limit", -HOUR)] == change(case, "u")
-    kinds = {one.reason for one in told(case, "u").blockers}
+    kinds = {one.code for one in told(case, "u").blockers}
     assert "claimed" in kinds
     fixed = Case(
         want="",
@@ -1116,7 +1114,7 @@ def test_only_claims_in_the_way_are_named() -> None:
     )
     figures = blockers(case, "u")["claimed"]
 
-    assert ("first", HOUR) == (figures["by"], figures["from_us"])
+    assert ("first", HOUR) == (figures["jobs"], figures["from_us"])
 
 
 def test_a_ceiling_that_others_need_is_not_used_up() -> None:
@@ -1130,9 +1128,11 @@ def test_a_ceiling_that_others_need_is_not_used_up() -> None:
     )
     found = told(case, "u")
 
-    assert {"gpu_type": "H100", "at": "paid.acme", "by": "first"} == blockers(case, "u")["crowded"]
-    assert () == found.change
-    assert "crowded" in blockers(case, "v"), "whatever the type"
+    assert {"gpu_type": "H100", "path": "paid.acme", "jobs": "first"} == blockers(case, "u")[
+        "ceiling_claimed"
+    ]
+    assert () == found.smallest_change
+    assert "ceiling_claimed" in blockers(case, "v"), "whatever the type"
 
 
 @pytest.mark.parametrize(
@@ -1151,7 +1151,7 @@ def test_a_job_is_stranded_where_no_node_could_ever_run_it(
 ) -> None:
     """Of none of its types; one that is on order could (S14)."""
     busy = "r@n2:2/fixed" if "2xA100" in nodes else ""
-    assert stranded is told(Case(want="", nodes=nodes, running=busy, queued=job), "u").stranded
+    assert stranded is told(Case(want="", nodes=nodes, running=busy, queued=job), "u").is_stranded
 
 
 def test_a_floor_is_told_with_the_type_it_is_for() -> None:
@@ -1165,7 +1165,7 @@ def test_a_floor_is_told_with_the_type_it_is_for() -> None:
     )
     floors = [line for line in told(case, "u").render() if "its floor is" in line]
 
-    assert ["3 GPUs of any type", "2 GPUs of H100"] == [line.split("is ")[-1] for line in floors]
+    assert ["3 GPUs of any type.", "2 GPUs of H100."] == [line.split("is ")[-1] for line in floors]
 
 
 def test_a_guess_is_moved_into_the_range_in_which_a_job_starts() -> None:
@@ -1196,7 +1196,7 @@ def test_a_job_whose_labels_and_memory_are_apart() -> None:
     case = Case(want="", nodes="n1=8xH100/labels=ib/mem=40 n2=8xH100", queued="u:1/label=ib/mem=80")
     found = blockers(case, "u")
 
-    assert {"gpu_type": "H100", "asked": "ib and 80 GiB"} == found["no_such_node"]
+    assert {"gpu_type": "H100", "requirements": "ib and 80 GiB"} == found["no_such_node"]
 
 
 def test_what_is_freed_lasts_beside_the_claims() -> None:
@@ -1227,9 +1227,9 @@ def test_a_victim_is_told_for_whom_and_at_what_cost() -> None:
     """What is lost, by which right, and until when."""
     case = CASES["GPUs are freed for it"].case
 
-    assert ["makes room for u by class: 0.333 credits of work lost, stops in 30s"] == reasons_of(
-        case, "new"
-    )
+    assert [
+        "Preempted for u by class: 0.333 credits of lost work, stops within 30 s."
+    ] == reasons_of(case, "new")
     assert [] == reasons_of(case, "old")
 
 
@@ -1248,9 +1248,9 @@ def test_a_more_welcome_type_was_passed_over_for_a_reason() -> None:
         queued="gang:16 u:1x4/on=H100,A100/used=1",
     )
 
-    assert "not on H100: paid.acme is at its ceiling" == reasons_of(ceiling, "u")[1]
-    assert "not on H100: others have a claim on what is free" == reasons_of(claim, "u")[1]
-    assert "it is in nobody's way" in reasons_of(claim, "u")[0]
+    assert "Not on H100: paid.acme is at its ceiling." == reasons_of(ceiling, "u")[1]
+    assert "Not on H100: planned starts need the free GPUs." == reasons_of(claim, "u")[1]
+    assert "it delays no job ahead of it" in reasons_of(claim, "u")[0]
 
 
 def test_a_gang_lies_in_the_smallest_place() -> None:
@@ -1260,7 +1260,7 @@ def test_a_gang_lies_in_the_smallest_place() -> None:
         nodes="n1=8xH100/rack=r1/island=i1 n2=8xH100/rack=r1/island=i1 n3=8xH100/rack=r2",
         queued="g:16",
     )
-    assert "its 16 tasks lie on 2 nodes within one island" == reasons_of(case, "g")[1]
+    assert "Its 16 tasks run on 2 nodes within one island." == reasons_of(case, "g")[1]
 
 
 def test_one_that_waited_too_long_is_told_so() -> None:
@@ -1269,7 +1269,7 @@ def test_one_that_waited_too_long_is_told_so() -> None:
     case = Case(
         want="", nodes="n1=8xH100", queued="u:1/waited=2h", policy=replace(PLAIN, tiers=tiers)
     )
-    assert "it waited longest, and too long" in reasons_of(case, "u")[0]
+    assert "it waited the longest, and too long" in reasons_of(case, "u")[0]
 
 
 def test_every_why_has_its_words() -> None:
@@ -1285,10 +1285,30 @@ def test_amounts_and_spans_as_people_read_them() -> None:
     assert ("8", "0.5", "12.345", "0") == tuple(
         render_decimal(amount, 1_000_000) for amount in (8_000_000, 500_000, 12_345_678, 999)
     )
-    spans = (0, 1, 59 * SECOND, 61 * SECOND, 2 * MINUTE, HOUR, HOUR + 5 * MINUTE, -5)
-    assert ["0s", "1s", "59s", "1m 1s", "2m", "1h", "1h 5m", "0s"] == [
-        render_span(s) for s in spans
-    ]
+    spans = (
+        0,
+        1,
+        59 * SECOND,
+        61 * SECOND,
+        2 * MINUTE,
+        HOUR,
+        HOUR + 5 * MINUTE,
+        -5,
+        47 * HOUR,
+        51 * HOUR,
+    )
+    assert [
+        "0 s",
+        "1 s",
+        "59 s",
+        "1 min 1 s",
+        "2 min",
+        "1 h",
+        "1 h 5 min",
+        "0 s",
+        "47 h",
+        "2 d 3 h",
+    ] == [render_span(s) for s in spans]
 
 
 def test_of_a_job_that_is_not_there_is_told_what_would_be() -> None:

@@ -8,8 +8,8 @@ from bursar.core.scheduling.advice.autoscale import CapacityOffer, Scaling, advi
 from bursar.core.scheduling.advice.defragment import advise_cleared_nodes, advise_moves
 from bursar.core.scheduling.advice.pool_load import measure_load
 from bursar.core.scheduling.decisions import EarmarkGpus, Start
+from bursar.core.scheduling.explain.explanation import explain, explain_new_job
 from bursar.core.scheduling.explain.queue_position import list_positions, list_shares, queue_order
-from bursar.core.scheduling.explain.waiting import explain, explain_new_job
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.nodes import NodeState
 from bursar.core.scheduling.model.snapshot import PoolSnapshot
@@ -42,9 +42,11 @@ def test_everybody_is_told_why(before: PoolSnapshot) -> None:
 
         assert found.render(), "there are words for everything"
         assert bool(found.blockers) == (job.id not in starts)
-        words = {one.reason for one in found.blockers}
-        assert words == {"kept"} or job.id not in kept - starts
-        assert job.id not in looked_at or not words & {"not_asked", "not_looked_at", "behind"}
+        words = {one.code for one in found.blockers}
+        assert words == {"earmarked"} or job.id not in kept - starts
+        assert job.id not in looked_at or not words & {
+            *("preemption_deferred", "round_limit", "behind_similar_jobs"),
+        }
         if found.start.earliest is not None and found.start.latest is not None:
             assert before.at <= found.start.earliest <= found.start.latest
     assert before == cluster.snapshot()
@@ -100,9 +102,9 @@ def test_looking_changes_nothing(before: PoolSnapshot) -> None:
     quiet = {node.id: 0 for node in before.nodes}
     load = measure_load(cluster, before.at)
 
-    assert len(before.waiting) == len(list_positions(cluster, before.at, most=1_000))
+    assert len(before.waiting) == len(list_positions(cluster, before.at, limit=1_000))
     assert {job.id for job in before.waiting} == {job.id for _, job in queue_order(cluster)}
-    assert all(0 <= one.entitled_ppm <= 10**6 for one in list_shares(cluster, before.at))
+    assert all(0 <= one.entitled_share_ppm <= 10**6 for one in list_shares(cluster, before.at))
     for job in before.waiting:
         admit(job, before.policy, (load,), Bucket(level=0, at=0), before.at)
     found = advise_scaling(cluster, before.at, offers, quiet, Scaling(used_ppm=500_000))

@@ -4,8 +4,8 @@ import pytest
 
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, SECOND
+from bursar.core.scheduling.explain.explanation import explain
 from bursar.core.scheduling.explain.queue_position import QueueGroup, list_positions
-from bursar.core.scheduling.explain.waiting import explain
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.policy import PoolPolicy, Share, Tier
 from bursar.core.scheduling.plan import make_plan, next_planning_time
@@ -345,7 +345,7 @@ def test_its_place_in_the_order_is_told() -> None:
     case = Case(nodes="n1=4xH100", queued=queued, usage="paid.acme.ml.ann=9", want="")
     found = [(one.group, one.job) for one in list_positions(case.cluster(), T0)]
 
-    assert [(QueueGroup.EXPRESS, "brief"), (QueueGroup.TURN, "long")] == found[:2]
+    assert [(QueueGroup.EXPRESS, "brief"), (QueueGroup.FAIR_SHARE, "long")] == found[:2]
     assert ["brief", "long", "next", "other"] == sorted(job for _, job in found), "told twice"
 
 
@@ -353,7 +353,7 @@ def test_a_place_that_is_free_too_late_is_not_told_as_free_soon() -> None:
     """What is told of waiting is what the plan goes by (S14)."""
     running = "soon@n1:4/ends=20s/ckpt=10m,5s"
     blockers = [
-        [blocker.reason for blocker in explain(case.cluster(), JobId("e"), T0).blockers]
+        [blocker.code for blocker in explain(case.cluster(), JobId("e"), T0).blockers]
         for case in (
             Case(nodes="n1=4xH100", running=running, queued=queued, policy=TARGETS, want="")
             for queued in (f"{PRESSING}/waited=8s", f"{PRESSING}/waited=30s")

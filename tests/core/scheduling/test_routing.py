@@ -159,26 +159,28 @@ def test_a_choice_says_why() -> None:
     }
     assert {
         "a": "H100 is free",
-        "b": "it starts there first, on H100: in about 7m 30s",
-        "c": "H100 that it needs cannot be used yet; it waits until it can",
-        "d": "it starts there first, on H100: nobody can say when",
+        "b": "it starts first there, on H100: in about 7 min 30 s",
+        "c": "the H100 nodes that it needs are not ready; it waits for them",
+        "d": "it starts first there, on H100: start time unknown",
     } == told
 
 
+TOO_LARGE = (
+    "No H100 node can run a task, even when empty. A task needs 16 GPUs, 0 CPUs and 0 MiB of"
+    " memory; the largest node has 8 GPUs."
+)
 LACKS = {
-    "j:1/on=B200": "no node has B200",
-    "j:1/region=eu": "no node of H100 stands in region eu",
-    "j:1/mem=141": "H100 has 80 GiB at most, it needs 141 GiB",
-    "j:1/label=ib": "no node of H100 has the label ib",
-    "j:1/label=fast,ssd": "no node of H100 has all at once: fast,ssd,0 GiB",
-    "j:0.001": "no H100 is divided so that 0.001 GPUs would be whole slots of it (a GPU there has 1"
-    " or 4); what can be had instead: 0.25 GPUs",
-    "j:0.25/label=ssd": "no node of H100 has all at once: ssd,0 GiB,slots of 0.25 GPU",
-    "j:1x16": "no node of H100 has room for one of its tasks, even empty: it needs 16 GPUs,"
-    " the largest has 8 GPUs (CPU and memory count too: 0 mCPU, 0 MiB)",
-    "j:4x8": "2 of 4 tasks would fit on H100 within one pool if nothing ran",
-    "j:1x16/on=B200,H100": "no node of H100 has room for one of its tasks, even empty: it needs"
-    " 16 GPUs, the largest has 8 GPUs (CPU and memory count too: 0 mCPU, 0 MiB)",
+    "j:1/on=B200": "No node has B200.",
+    "j:1/region=eu": "No H100 node is in region eu.",
+    "j:1/mem=141": "H100 has at most 80 GiB of GPU memory; this job needs 141 GiB.",
+    "j:1/label=ib": "No H100 node has the label ib.",
+    "j:1/label=fast,ssd": "No H100 node has all of: fast, ssd, 0 GiB.",
+    "j:0.001": "0.001 GPUs of H100 is not a whole number of slots (slots per GPU: 1 or 4). Possible"
+    " instead: 0.25 GPUs.",
+    "j:0.25/label=ssd": "No H100 node has all of: ssd, 0 GiB, slots of 0.25 GPU.",
+    "j:1x16": TOO_LARGE,
+    "j:4x8": "Even without other jobs, only 2 of 4 tasks would fit on H100 within one pool.",
+    "j:1x16/on=B200,H100": TOO_LARGE,
 }
 
 
@@ -197,8 +199,8 @@ def test_a_ceiling_forbids_a_pool() -> None:
 
     assert () == found.bids
     assert [
-        "a: paid.acme may have 2 GPUs at most, it needs 4 GPUs",
-        "b: no node has H100",
+        "a: paid.acme may use at most 2 GPUs; this job needs 4 GPUs.",
+        "b: No node has H100.",
     ] == [lack.render for lack in found.lacks]
     assert RejectionCode.EXCEEDS_CEILING is found.lacks[0].code
 
@@ -269,7 +271,7 @@ def test_a_job_moves_to_where_it_starts_at_once() -> None:
 
     assert isinstance(found, PoolMove)
     assert ("b", 0) == (found.to.pool, found.to.wait)
-    assert "it would wait in a (30m); in b H100 is free" == found.reason
+    assert "it would wait 30 min in a; in b, H100 is free" == found.reason
 
 
 STAYS = {
@@ -311,7 +313,7 @@ def test_a_job_moves_when_its_pool_has_lost_what_it_needs(nodes: str) -> None:
     )
 
     assert found is not None
-    assert found.reason.startswith("a has lost what it needs; b: it starts there first")
+    assert found.reason.startswith("a has lost what it needs; in b, it starts first there")
 
 
 def test_a_job_is_not_behind_itself() -> None:
@@ -337,7 +339,7 @@ def test_nobody_can_say_how_long_if_nothing_runs_that_could_end() -> None:
     assert find_better_pool(waits("j:2x4"), (here, there), T0) is not None
     found = find_better_pool(waits("j:2x4"), (here, there), T0)
     assert found is not None
-    assert "nobody can say how long" in found.reason
+    assert "for an unknown time" in found.reason
 
 
 def test_bounds_are_as_documented() -> None:

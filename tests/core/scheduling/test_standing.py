@@ -32,7 +32,7 @@ def order(case: Case) -> list[str]:
     """The ids of all waiting jobs in turn."""
     before = case.snapshot()
     cluster = Cluster.from_snapshot(before)
-    found = [one.job for one in list_positions(cluster, T0, most=1_000)]
+    found = [one.job for one in list_positions(cluster, T0, limit=1_000)]
     assert before == cluster.snapshot(), "looking changed the cluster"
     return [str(job) for job in found]
 
@@ -58,17 +58,17 @@ def test_the_order_of_groups() -> None:
 
     assert ["u", "aged", "young", "turn", "soon", "later"] == [one.job for one in found]
     groups = [
-        QueueGroup.KEPT,
-        QueueGroup.AGED,
-        QueueGroup.TURN,
-        QueueGroup.TURN,
-        QueueGroup.LATER,
-        QueueGroup.LATER,
+        QueueGroup.EARMARKED,
+        QueueGroup.OVERDUE,
+        QueueGroup.FAIR_SHARE,
+        QueueGroup.FAIR_SHARE,
+        QueueGroup.BACKING_OFF,
+        QueueGroup.BACKING_OFF,
     ]
     assert groups == [one.group for one in found]
-    assert [1, 2, 3, 4, 5, 6] == [one.number for one in found]
+    assert [1, 2, 3, 4, 5, 6] == [one.position for one in found]
     assert ("paid", "zoe", "ml", "new") == found[4].ranks[-1].path, "known, if never in turn"
-    assert 2 == len(list_positions(cluster, T0, most=2))
+    assert 2 == len(list_positions(cluster, T0, limit=2))
 
 
 def test_those_with_a_date_come_first_among_the_aged() -> None:
@@ -101,7 +101,7 @@ def test_the_oldest_that_can_start_is_the_one_that_is_aged() -> None:
     )
     found = list_positions(case.cluster(), T0)
 
-    assert ["kept", "old", "z"] == [one.job for one in found if one.group is QueueGroup.AGED]
+    assert ["kept", "old", "z"] == [one.job for one in found if one.group is QueueGroup.OVERDUE]
 
 
 def test_what_decided_is_told_from_the_tier_to_the_user() -> None:
@@ -128,7 +128,7 @@ def test_what_decided_is_told_from_the_tier_to_the_user() -> None:
     assert near(32 * CREDIT, paid.usage), "8 GPUs for an hour, and one ahead"
     assert near(12 * CREDIT, second.ranks[-1].usage)
     assert (0, 7) == (second.priority_class, first.priority_class)
-    assert ((3 * CREDIT,), T0 - 5 * MINUTE) == (second.inside, second.queued_at)
+    assert ((3 * CREDIT,), T0 - 5 * MINUTE) == (second.user_order, second.queued_at)
 
 
 def test_jobs_of_several_shapes_are_merged_in_a_user() -> None:
@@ -189,13 +189,20 @@ def test_what_each_place_has_and_is_entitled_to() -> None:
         acme.ceiling,
         acme.jobs_max,
     )
-    assert (2, 0, (("A100", 2_000), ("H100", 4_000))) == (acme.jobs, acme.waiting, acme.used)
+    assert (2, 0, (("A100", 2_000), ("H100", 4_000))) == (
+        acme.running_jobs,
+        acme.waiting_jobs,
+        acme.used_milli_gpus,
+    )
     assert near(4 * CREDIT + CREDIT // 3, acme.usage)
-    assert 375_000 == acme.part_ppm
-    assert 1 == found["paid.big"].waiting
+    assert 375_000 == acme.current_share_ppm
+    assert 1 == found["paid.big"].waiting_jobs
     # free has 3 of 16 at most, the rest is paid's: 13 GPUs, 12 at most for acme by 2 : 1
-    assert (812_500, 187_500) == (found["paid"].entitled_ppm, found["free"].entitled_ppm)
-    assert 13_000 * 2 // 3 * 1_000_000 // 16_000 == acme.entitled_ppm
+    assert (812_500, 187_500) == (
+        found["paid"].entitled_share_ppm,
+        found["free"].entitled_share_ppm,
+    )
+    assert 13_000 * 2 // 3 * 1_000_000 // 16_000 == acme.entitled_share_ppm
     assert list(found) == sorted(found), "each before those below it"
     assert list(found)[:3] == ["free", "free.one", "free.one.two"]
 
@@ -205,7 +212,7 @@ def test_a_place_that_wants_nothing_is_entitled_to_nothing_now() -> None:
     case = Case(want="", nodes="n1=8xH100", queued="a:1", usage="free.x.y.z=5")
     found = held(case)
 
-    assert (1_000_000, 0) == (found["paid"].entitled_ppm, found["free"].entitled_ppm)
+    assert (1_000_000, 0) == (found["paid"].entitled_share_ppm, found["free"].entitled_share_ppm)
     assert near(5 * CREDIT, found["free.x"].usage)
 
 
@@ -213,7 +220,7 @@ def test_an_empty_pool_has_no_parts() -> None:
     """No GPUs, nothing to divide."""
     case = Case(want="", nodes="n1=8xH100/state=dead", queued="a:1")
 
-    assert {0} == {one.part_ppm + one.entitled_ppm for one in held(case).values()}
+    assert {0} == {one.current_share_ppm + one.entitled_share_ppm for one in held(case).values()}
 
 
 def place(**share: object) -> ShareGroup:

@@ -5,7 +5,7 @@ import pytest
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.scheduling.decisions import Preempt
-from bursar.core.scheduling.explain.waiting import explain
+from bursar.core.scheduling.explain.explanation import explain
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.core.scheduling.order.aging import overdue_jobs
@@ -298,14 +298,15 @@ def test_when_to_look_again(running: str, queued: str, want: int | None) -> None
     assert want == (None if found is None else found - T0)
 
 
-def test_why_nobody_gives_up_its_turn() -> None:
+def test_why_a_job_cannot_take_the_turn_of_another() -> None:
     """Who of its org ran long enough, what is left to do there, and of the job itself (S14)."""
     running = "big@n1:4/ran=2h/ckpt=10m,30s/est=5h high@n1:4@4/ran=2h/ckpt=10m,30s/prod"
     case = Case(nodes="n1=8xH100", running=running, queued="u:4/est=2h more:8/est=9h", want="")
     found = explain(case.cluster(), JobId("u"), T0)
 
     assert (
-        "- may take nobody's turn: of its org and class 1 ran long enough, with at most 6 credits"
+        "- Cannot take the turn of a job of its own org and class: 1 job ran long enough, with at"
+        " most 6 credits of work left, which is less than twice the 4 credits of this job."
         in (" ".join(found.render()))
     )
 

@@ -1,4 +1,4 @@
-"""Routes that explain: why a job waits, who comes next, who has what (S14)."""
+"""Operations that explain: why a job waits, the order of the queue, shares (S14)."""
 
 import asyncio
 from typing import Annotated
@@ -15,12 +15,12 @@ from bursar.core.dispatch.job_lifecycle import OVER, State
 from bursar.core.dispatch.state import name_of
 from bursar.core.ids import JobId
 from bursar.core.instant import Instant
+from bursar.core.scheduling.explain.explanation import explain
 from bursar.core.scheduling.explain.queue_position import (
     POSITIONS_LISTED,
     list_positions,
     list_shares,
 )
-from bursar.core.scheduling.explain.waiting import explain
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.service.jobs.queries import Looking, Route, Shown
 from bursar.service.keys import Scope
@@ -31,7 +31,7 @@ from bursar.wire.explain import (
     PoolExplanation,
     QueueEntry,
     ShareEntry,
-    with_orgs,
+    with_org_names,
 )
 from bursar.wire.fields import Id
 from bursar.wire.pools import NAME
@@ -40,7 +40,8 @@ from bursar.wire.times import instant_text
 operations = OperationTable("Jobs")
 
 
-async def _explaining(service: Service, pool: str) -> PoolLeader:
+async def scheduler_of(service: Service, pool: str) -> PoolLeader:
+    """The leader or standby of a pool in this process; its cluster answers questions."""
     keeper = await kept_pool(service, pool)
     assert service.pools is not None
     return service.pools.explaining(keeper.id)
@@ -58,82 +59,93 @@ async def why(call: Call, id: Id) -> Response:
     """Return why a job waits, what it waits for and when it is likely to start."""
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
-    seen = await service.read(lambda reader: Looking(reader).job(org, id))
-    if seen.value is None:
+    job = (await service.read(lambda reader: Looking(reader).job(org, id))).value
+    if job is None:
         raise unknown("jobs", id)
     seen_by = None if caller.is_operator else org
-    ways = await service.read(lambda reader: Looking(reader).routes(org, id))
-    told = await _why(service, org, seen.value, seen_by, routed=bool(ways.value))
-    told = told.with_names(await _names(service, seen_by, told.places))
-    told = told.model_copy(update={"told": [*told.told, *map(_way, ways.value)]})
-    return Response(to_json(told), media_type="application/json")
+    routes = (await service.read(lambda reader: Looking(reader).routes(org, id))).value
+    explanation = await _explain_job(service, org, job, seen_by, routed=bool(routes))
+    explanation = explanation.with_names(await _names(service, seen_by, explanation.accounts))
+    explanation = explanation.with_lines(*map(_route_text, routes))
+    return Response(to_json(explanation), media_type="application/json")
 
 
-def _way(one: Route) -> str:
-    """That the router has sent a job to a pool, and why."""
-    if one.n == 1:
-        return f"sent to pool {one.pool}: {one.why}"
-    if one.arrived_at is None:
-        return f"was to go to pool {one.pool} from {instant_text(one.at)} on: {one.why}"
-    return f"moved to pool {one.pool} at {instant_text(one.arrived_at)}: {one.why}"
+def _route_text(route: Route) -> str:
+    """To which pool the router sent a job, and why."""
+    if route.n == 1:
+        return f"Sent to pool {route.pool}: {route.why}."
+    if route.arrived_at is None:
+        return f"Moving to pool {route.pool} since {instant_text(route.at)}: {route.why}."
+    return f"Moved to pool {route.pool} at {instant_text(route.arrived_at)}: {route.why}."
 
 
-async def _names(service: Service, org: str | None, spoken: set[AccountRef]) -> dict[str, str]:
-    """What accounts are called that are spoken of: those of one org, or to operators (None) all."""
-    known = {one for one in spoken if org is None or one.org == org}
-    if not known:
+async def _names(service: Service, org: str | None, accounts: set[AccountRef]) -> dict[str, str]:
+    """The names of accounts: only those of one org, or all for an operator (None)."""
+    visible = {ref for ref in accounts if org is None or ref.org == org}
+    if not visible:
         return {}
-    pairs = {(one.org, one.account) for one in known}
-    return with_orgs(await service.read(lambda reader: Looking(reader).names(pairs)), known)
+    pairs = {(ref.org, ref.account) for ref in visible}
+    names = await service.read(lambda reader: Looking(reader).names(pairs))
+    return with_org_names(names, visible)
 
 
-async def _why(
+async def _explain_job(
     service: Service, org: str, job: Shown, seen_by: str | None, *, routed: bool
 ) -> JobExplanation:
-    if job.state in OVER:
-        return JobExplanation.plain(job.job, job.state, f"it is over: {job.state} ({job.why})")
-    if job.state == State.OUT_OF_CREDITS:
-        more = "it starts again when more is set aside for it"
-        return JobExplanation.plain(job.job, job.state, f"its credits are used up; {more}")
-    if job.elements is not None:
-        told = f"it is an array of {job.elements:,} jobs: ask about one of its elements"
-        return JobExplanation.plain(job.job, job.state, told)
-    if job.follows is not None:
-        more = "it is given that job's result, or runs itself if there is none"
-        return JobExplanation.plain(
-            job.job, job.state, f"it follows job {job.follows}, like it; {more}"
-        )
+    if (text := _state_text(job)) is not None:
+        return JobExplanation.of_state(job.job, job.state, text)
     name = name_of((org, JobId(job.job)))
 
-    def look(cluster: Cluster, now: Instant) -> JobExplanation:
+    def explain_in(cluster: Cluster, now: Instant) -> JobExplanation:
         if name in cluster.waiting:
-            found = explain(cluster, name, now)
-            told = JobExplanation.from_core(found, seen_by)
-            if found.stranded:
-                told.told.append(_stranded(job, routed=routed))
-            return told
+            explanation = explain(cluster, name, now)
+            response = JobExplanation.from_core(explanation, seen_by)
+            if explanation.is_stranded:
+                return response.with_lines(_stranded_text(job, routed=routed))
+            return response
         if name in cluster.running:
-            return JobExplanation.runs(cluster.running[name], job.state, seen_by)
-        return JobExplanation.plain(job.job, job.state, f"it is on its way to pool {job.pool}")
+            return JobExplanation.of_running(cluster.running[name], job.state)
+        return JobExplanation.of_state(
+            job.job, job.state, f"The job is on its way to pool {job.pool}."
+        )
 
-    return await asyncio.wrap_future((await _explaining(service, job.pool)).ask(look))
+    return await asyncio.wrap_future((await scheduler_of(service, job.pool)).ask(explain_in))
 
 
-def _stranded(job: Shown, *, routed: bool) -> str:
-    """That a job's pool has no node for it: what becomes of it, and what can be done."""
+def _state_text(job: Shown) -> str | None:
+    """The explanation of a job that waits for no GPUs; None for other jobs."""
+    if job.state in OVER:
+        return f"The job is finished: {job.state} ({job.why})."
+    if job.state == State.OUT_OF_CREDITS:
+        return "The job has used up its credits. It starts again when its hold is extended."
+    if job.elements is not None:
+        return f"The job is an array of {job.elements:,} jobs. Ask about one of its elements."
+    if job.follows is not None:
+        return (
+            f"The job waits for the result of job {job.follows}, which is identical. It gets that"
+            " result, or runs itself if there is none."
+        )
+    return None
+
+
+def _stranded_text(job: Shown, *, routed: bool) -> str:
+    """What happens to a job that no node of its pool can run, and what can be done."""
     ends = f"ends with its hold at {instant_text(job.expires_at)}"
     if job.attempt:
-        stays = "it has begun there, and so goes to no other"
+        reason = "it has started there"
     elif job.array is not None:
-        stays = "it is an element of an array, and so goes to no other"
+        reason = "it is an element of an array"
     elif not routed:
-        stays = "it has named that pool, and so goes to no other"
+        reason = "it names this pool"
     else:
-        return f"no node of pool {job.pool} can run it: it goes to another that can, or {ends}"
+        return (
+            f"No node of pool {job.pool} can run it. It moves to a pool that can, or otherwise"
+            f" {ends}."
+        )
     return (
-        f"no node of pool {job.pool} can run it as they are; {stays}: an operator can add such a"
-        " node or bring one back, who submitted it can cancel it and submit it to another pool;"
-        f" else it {ends}"
+        f"No node of pool {job.pool} can run it, and it cannot move to another pool, because"
+        f" {reason}. An operator can add or restore a suitable node; the submitter can cancel the"
+        f" job and submit it to another pool. Otherwise it {ends}."
     )
 
 
@@ -145,11 +157,11 @@ def _stranded(job: Shown, *, routed: bool) -> str:
     scope=Scope.READ,
     tag="Pools",
 )
-async def explained(
+async def explain_pool(
     call: Call,
     pool: Annotated[str, Field(pattern=NAME)],
     limit: Annotated[
-        int, Field(ge=1, le=1_000, description="jobs that are listed")
+        int, Field(ge=1, le=1_000, description="The maximum number of jobs.")
     ] = POSITIONS_LISTED,
 ) -> Response:
     """Return the order of the queue and the current shares. Tenants see other orgs without their
@@ -158,18 +170,19 @@ async def explained(
     service, caller = call.service, call.caller
     seen_by = None if caller.is_operator else caller.org
 
-    def look(cluster: Cluster, now: Instant) -> PoolExplanation:
-        held = list_shares(cluster, now)
-        if seen_by is not None:  # the tiers, and what is its own
-            held = tuple(one for one in held if len(one.path) < 2 or one.path[1] == seen_by)
+    def explain_in(cluster: Cluster, now: Instant) -> PoolExplanation:
+        shares = list_shares(cluster, now)
+        if seen_by is not None:  # a tenant sees the tiers and its own org
+            shares = tuple(
+                share for share in shares if len(share.path) < 2 or share.path[1] == seen_by
+            )
+        positions = list_positions(cluster, now, limit)
         return PoolExplanation(
             pool=pool,
-            standing=[
-                QueueEntry.from_core(one, seen_by) for one in list_positions(cluster, now, limit)
-            ],
-            shares=[ShareEntry.from_core(one, seen_by) for one in held],
+            queue=[QueueEntry.from_core(entry, seen_by) for entry in positions],
+            shares=[ShareEntry.from_core(share, seen_by) for share in shares],
         )
 
-    told = await asyncio.wrap_future((await _explaining(service, pool)).ask(look))
-    told = told.with_names(await _names(service, seen_by, told.places))
-    return Response(to_json(told), media_type="application/json")
+    explanation = await asyncio.wrap_future((await scheduler_of(service, pool)).ask(explain_in))
+    explanation = explanation.with_names(await _names(service, seen_by, explanation.accounts))
+    return Response(to_json(explanation), media_type="application/json")

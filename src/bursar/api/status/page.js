@@ -48,13 +48,13 @@ function age(then) {
 const named = (job) =>
   job.labels.name || (job.command[0] || "").split("/").pop() || job.id.slice(0, 18);
 
-// When it is likely to start, and the first thing that it lacks; other jobs by the names they have.
-function reasons(told, names) {
-  const lacks = told.find((line) => line.startsWith("- "));
-  return [...told.slice(0, 1), ...(lacks ? [lacks.slice(2)] : [])]
-    .map((line) => line.replace(/^[0-9a-f/-]{36,}: /, "")
+// The estimated start and the first blocker, with the names of other jobs.
+function reasons(lines, names) {
+  const blocker = lines.find((line) => line.startsWith("- "));
+  return [...lines.slice(0, 1), ...(blocker ? [blocker.slice(2)] : [])]
+    .map((line) => line
       .replace(/[0-9a-f-]{36}\/([0-9a-f-]{36})/g, (_, id) => names.get(id) || "another job"))
-    .join("; ");
+    .join(" ");
 }
 
 function made(name, text, kind) {
@@ -167,7 +167,7 @@ async function look() {
   const listed = [...waits.slice(0, ASKED_WHY), ...rest].slice(0, LISTED).sort(order);
   await Promise.all(listed.filter((job) => job.state === "queued").map(async (job) => {
     const why = await maybe("/jobs/" + job.id + "/why");
-    if (why) job.told = reasons(why.told, names);
+    if (why) job.told = reasons(why.lines, names);
   }));
   at("pools").replaceChildren(...busy.map((pool, n) => shownPool(pool, nodes[n]?.nodes)));
   if (idle) at("pools").append(made("p", idle + (idle > 1 ? " pools have" : " pool has") +

@@ -10,7 +10,8 @@ from bursar.cli.output import Format, table
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-COLUMNS: Final = ("number", "job", "of", "group", "priority_class", "queued_at")
+COLUMNS: Final = ("position", "job", "path", "group", "priority_class", "queued_at")
+TABLE_COLUMNS: Final = ("position", "job", "account", "group", "priority_class", "queued_at")
 
 
 @app.command()
@@ -25,19 +26,24 @@ def prio(
 
 
 def _rows(body: Any) -> list[dict[str, Any]]:
-    return list(body["standing"])
+    return list(body["queue"])
 
 
 def _order(body: Any) -> str:
     """Render the queue with account names instead of ids."""
     rows = [
-        {**one, "job": one["job"].rpartition("/")[2], "of": _whose(one["of"], body["names"])}
-        for one in _rows(body)
+        {
+            **entry,
+            "job": entry["job"].rpartition("/")[2],
+            "account": _account_name(entry["path"], body["names"]),
+            "group": entry["group"].replace("_", " "),
+        }
+        for entry in _rows(body)
     ]
-    return table(COLUMNS, rows)
+    return table(TABLE_COLUMNS, rows)
 
 
-def _whose(path: str, names: Mapping[str, str]) -> str:
+def _account_name(path: str, names: Mapping[str, str]) -> str:
     """A path down to the account. An org and its root account have one name, shown once."""
-    parts = [names.get(one, one) for one in path.split(".") if not one.startswith("user ")]
+    parts = [names.get(id, id) for id in path.split(".") if not id.startswith("user ")]
     return " / ".join(dict.fromkeys(parts))

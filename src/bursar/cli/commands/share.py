@@ -11,8 +11,10 @@ from bursar.cli.output import Format, table
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 COLUMNS: Final = (
-    *("of", "weight", "part_ppm", "entitled_ppm", "gpus", "jobs", "waiting", "usage_micros"),
+    *("path", "weight", "current_share_ppm", "entitled_share_ppm", "gpus_in_use"),
+    *("running_jobs", "waiting_jobs", "usage_micros"),
 )
+TABLE_COLUMNS: Final = ("name", *COLUMNS[1:])
 ROOT: Final = 2  # depth of an org's root account below its tier
 
 
@@ -25,22 +27,22 @@ def share(
 
 
 def _rows(body: Any) -> list[dict[str, Any]]:
-    return [{**one, "gpus": _gpus(one["milli_gpus"])} for one in body["shares"]]
+    return [{**share, "gpus_in_use": _gpus(share["used_milli_gpus"])} for share in body["shares"]]
 
 
 def _tree(body: Any) -> str:
     """Render the shares as a tree of names."""
-    rows = [{**one, "of": _place(one["of"], body["names"])} for one in _rows(body)]
-    return table(COLUMNS, [one for one in rows if one["of"]])
+    rows = [{**share, "name": _name(share["path"], body["names"])} for share in _rows(body)]
+    return table(TABLE_COLUMNS, [row for row in rows if row["name"]])
 
 
-def _place(path: str, names: Mapping[str, str]) -> str:
-    """A node's indented name; empty for a root account, which duplicates its org."""
-    *above, own = path.split(".")
+def _name(path: str, names: Mapping[str, str]) -> str:
+    """The indented name of a share; empty for a root account, which duplicates its org."""
+    *above, id = path.split(".")
     if len(above) == ROOT:
         return ""
-    return "  " * (len(above) - (len(above) > ROOT)) + names.get(own, own)
+    return "  " * (len(above) - (len(above) > ROOT)) + names.get(id, id)
 
 
 def _gpus(milli: dict[str, int]) -> str:
-    return ", ".join(f"{count / 1_000:g} {kind}" for kind, count in milli.items())
+    return ", ".join(f"{count / 1_000:g} {gpu_type}" for gpu_type, count in milli.items())

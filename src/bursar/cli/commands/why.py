@@ -12,7 +12,9 @@ from bursar.cli.ranges import local_text
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 _INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z", re.ASCII)
-COLUMNS: Final = ("job_id", "state", "number", "earliest_at", "latest_at", "start", "told")
+COLUMNS: Final = (
+    *("job_id", "state", "position", "earliest_at", "latest_at", "start_basis", "lines"),
+)
 
 
 @app.command()
@@ -22,5 +24,5 @@ def why(id: Id, output: Output = Format.TABLE) -> None:
 
 
 def _lines(body: Any) -> str:
-    told = (_INSTANT.sub(lambda found: local_text(found[0]), line) for line in body["told"])
-    return "\n".join([f"{body['job_id']} is {body['state']}", *map(printable, told)])
+    lines = (_INSTANT.sub(lambda match: local_text(match[0]), line) for line in body["lines"])
+    return "\n".join([f"{body['job_id']} is {body['state']}.", *map(printable, lines)])

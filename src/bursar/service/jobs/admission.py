@@ -27,7 +27,7 @@ from bursar.core.scheduling.advice.routing import (
     rank_pools,
     with_offers,
 )
-from bursar.core.scheduling.explain.waiting import Explanation, Prediction, explain_new_job
+from bursar.core.scheduling.explain.explanation import Explanation, Prediction, explain_new_job
 from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.model.policy import Tier
 from bursar.core.value import replace
@@ -315,7 +315,7 @@ def _nowhere(lacks: tuple[PoolMismatch, ...]) -> AdmissionRefused:
     ceilings = all(lack.code is RejectionCode.EXCEEDS_CEILING for lack in lacks)
     code = RejectionCode.EXCEEDS_CEILING if ceilings else RejectionCode.NEVER_FITS
     reasons = [lack.render for lack in lacks[:LACKS_MAX]]
-    return AdmissionRefused(code.value, "; ".join(reasons), figures={"pools": reasons})
+    return AdmissionRefused(code.value, " ".join(reasons), figures={"pools": reasons})
 
 
 def _away(answer: Rejected, pool: str) -> AdmissionRefused:

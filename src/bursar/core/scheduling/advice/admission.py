@@ -1,27 +1,26 @@
-"""Who is let in: rates, queue bounds, what can never run, and what is turned away when overloaded.
+"""Admits or rejects submissions: rates, queue limits, jobs that can never run, and overload.
 
-A submission is looked at in this order, and the first that applies is answered:
+A submission is checked in this order, and the first matching code is returned:
 
     tier_unknown     the policy has no such tier
     too_fast         the org's token bucket is empty
-    exceeds_ceiling  the job alone is more than a ceiling or quota on its path allows
-    never_fits       no pool could run it, even with nothing else there and all its nodes in use
-    no_nodes         so too, but nodes that cannot be used now could; or there is no pool
+    exceeds_ceiling  the job alone exceeds a ceiling or quota on its path
+    never_fits       no pool could run it, even if nothing else ran and all its nodes were ready
+    no_nodes         the same, but nodes that are not ready could run it; or there is no pool
     queue_full       the org has as many jobs waiting as its tier allows
-    tier_full        its tier has, and the org has its equal part of them
-    overloaded       starts are late; the lowest tier is turned away first
+    tier_full        the tier's queue is full, and the org has its equal part of it
+    overloaded       starts are late; the lowest tier is rejected first
 
-Those that pass say when to come again: `too_fast`, `no_nodes` and the last three. The others say
-what would be let in, and so does `queue_full` of an array that is more than the queue by itself.
+`too_fast`, `no_nodes` and the last three carry a time to retry. The others carry what would be
+admitted; so does `queue_full` of an array that alone exceeds the queue.
 
-Overload. A tier's pressure is the wait of the org in its middle, in hundredths of its start target:
-when most wait long, it is high, while one org that floods it does not move it. The lowest tier is
-turned away when its own pressure or that of a tier above reaches `SHED_AT`; each next higher one
-when its own or that of one above it reaches twice as much. So whenever a tier is turned away, all
-below it are.
+Overload. A tier's pressure is the wait of its median org, in hundredths of the tier's start target.
+It is high when most orgs wait long; one org that floods the tier does not change it. The lowest
+tier is rejected when its own pressure or that of a higher tier reaches `SHED_AT`, each next higher
+tier at twice that value. So when a tier is rejected, all lower tiers are too.
 
-A flooder meets its own bound first: buckets and queue bounds are each org's, its own backlog is
-what it waits for (see `predicted_wait`), and a full tier refuses those who have their equal part.
+A flooding org meets its own limit first: buckets and queue limits are per org, an org waits behind
+its own backlog (see `predicted_wait`), and a full tier rejects orgs that have their equal part.
 """
 
 from enum import StrEnum
@@ -39,13 +38,13 @@ from bursar.core.scheduling.model.nodes import MILLI
 from bursar.core.scheduling.model.policy import ANY_TYPE, PoolPolicy, Share, Tier
 from bursar.core.value import value
 
-SHED_AT: Final = 400  # hundredths of a start target at which the lowest tier is turned away
-RETRY_WITHOUT_NODES: Final = MINUTE  # when to come again if nobody knows when nodes are back
-TIER_ORGS: Final = 10  # a tier's queue is as long as those of so many orgs
+SHED_AT: Final = 400  # hundredths of a start target at which the lowest tier is rejected
+RETRY_WITHOUT_NODES: Final = MINUTE  # when to retry while it is unknown when nodes return
+TIER_ORGS: Final = 10  # a tier's queue is as long as the queues of so many orgs
 
 
 class RejectionCode(StrEnum):
-    """Why a submission is turned away, in the order in which it is looked at."""
+    """Why a submission is rejected, in the order of the checks."""
 
     TIER_UNKNOWN = "tier_unknown"
     TOO_FAST = "too_fast"
@@ -59,7 +58,7 @@ class RejectionCode(StrEnum):
 
 @value
 class Bucket:
-    """An org's right to submit: what is left, in minutes times the rate, at an instant.
+    """An org's token bucket: its level in minutes times the rate, at an instant.
 
     It gains `rate_per_minute` a microsecond and a submission takes a minute's microseconds, so
     nothing is ever rounded.
@@ -71,7 +70,7 @@ class Bucket:
 
 @value
 class Admitted:
-    """Let in; when it will probably start."""
+    """An admitted submission and its expected wait."""
 
     wait: int  # microseconds
     bucket: Bucket
@@ -79,12 +78,12 @@ class Admitted:
 
 @value
 class Rejected:
-    """Turned away: why, the figures, and when it makes sense to come again."""
+    """A rejected submission: the code, its figures, and when to retry."""
 
     code: RejectionCode
     figures: tuple[tuple[str, int | str], ...]
-    retry_after: int | None  # microseconds; None if it never will be let in as it is
-    wait: int  # microseconds that it would wait if it were let in
+    retry_after: int | None  # microseconds; None if a retry makes no sense
+    wait: int  # microseconds that it would wait if it were admitted
     bucket: Bucket
 
 
@@ -92,7 +91,7 @@ class Rejected:
 
 
 def full_bucket(tier: Tier, now: Instant) -> Bucket:
-    """The bucket of an org that has submitted nothing yet: a minute's submissions at once."""
+    """The bucket of an org that has submitted nothing yet: one minute of submissions."""
     return Bucket(level=tier.rate_per_minute * MINUTE, at=now)
 
 
@@ -114,43 +113,43 @@ def admit(
     wait = predicted_wait(pools[0], job) if pools else UNKNOWN_WAIT
     tier = next((tier for tier in policy.tiers if tier.name == job.path[0]), None)
     if tier is None:
-        found = _unknown(job.path[0], policy)
+        rejections = _unknown_tier(job.path[0], policy)
     else:
-        bucket, short = _taken(bucket, tier, now, count)
-        found = _too_fast(tier, count, short) or (
-            [] if allow_unplaceable else find_permanent_rejection(job, policy, pools)
-        )
-        found = found or _not_now(pools[0], policy, tier, job.path[:2], count, wait)
-    for code, figures, again in found:
-        return Rejected(code=code, figures=figures, retry_after=again, wait=wait, bucket=bucket)
+        bucket, short = _take(bucket, tier, now, count)
+        rejections = _too_fast(tier, count, short)
+        if not rejections and not allow_unplaceable:
+            rejections = find_permanent_rejection(job, policy, pools)
+        rejections = rejections or _not_now(pools[0], policy, tier, job.path[:2], count, wait)
+    for code, figures, retry in rejections:
+        return Rejected(code=code, figures=figures, retry_after=retry, wait=wait, bucket=bucket)
     return Admitted(wait=wait, bucket=bucket)
 
 
 Rejections = list[tuple[RejectionCode, tuple[tuple[str, int | str], ...], int | None]]
 
 
-def _unknown(tier: str, policy: PoolPolicy) -> Rejections:
-    known = ",".join(one.name for one in policy.tiers)
-    return [(RejectionCode.TIER_UNKNOWN, (("tier", tier), ("known", known)), None)]
+def _unknown_tier(name: str, policy: PoolPolicy) -> Rejections:
+    known = ",".join(tier.name for tier in policy.tiers)
+    return [(RejectionCode.TIER_UNKNOWN, (("tier", name), ("known", known)), None)]
 
 
 def _too_fast(tier: Tier, count: int, short: int) -> Rejections:
-    figures = ("rate_per_minute", tier.rate_per_minute), ("asked", count)
+    figures = ("rate_per_minute", tier.rate_per_minute), ("count", count)
     return [(RejectionCode.TOO_FAST, figures, short)] if short else []
 
 
-def _taken(bucket: Bucket, tier: Tier, now: Instant, count: int) -> tuple[Bucket, int]:
-    """The bucket after a submission, and how long it must wait if there is too little in it.
+def _take(bucket: Bucket, tier: Tier, now: Instant, count: int) -> tuple[Bucket, int]:
+    """The bucket after a submission, and how long to wait if its level is too low.
 
-    An array that is larger than the bucket goes when that is full, and leaves a debt.
+    An array larger than the bucket is admitted when the bucket is full, and leaves a debt.
     """
     rate = tier.rate_per_minute
     full = rate * MINUTE
     level = min(bucket.level + max(now - bucket.at, 0) * rate, full)
-    asked = count * MINUTE
-    if level < min(asked, full):
-        return Bucket(level=level, at=now), -(-(min(asked, full) - level) // rate)
-    return Bucket(level=level - asked, at=now), 0
+    cost = count * MINUTE
+    if level < min(cost, full):
+        return Bucket(level=level, at=now), -(-(min(cost, full) - level) // rate)
+    return Bucket(level=level - cost, at=now), 0
 
 
 # --------------------------------------------------------------------------- never
@@ -159,7 +158,7 @@ def _taken(bucket: Bucket, tier: Tier, now: Instant, count: int) -> tuple[Bucket
 def find_permanent_rejection(
     job: Job, policy: PoolPolicy, pools: tuple[PoolLoad, ...]
 ) -> Rejections:
-    """What forbids the job for good, and what would be allowed."""
+    """Find what forbids the job for good, and what would be allowed."""
     if not pools:
         return [(RejectionCode.NO_NODES, (("pools", 0),), RETRY_WITHOUT_NODES)]
     gpus = max(load.gpus for load in pools)
@@ -167,8 +166,8 @@ def find_permanent_rejection(
     milli = job.shape.milli_gpus
     types = [t for t, (most, _) in ceilings.items() if most >= milli]
     if not types:
-        most, at = max(ceilings.values())
-        figures = ("at", at), ("needs_milli_gpus", milli), ("would_fit_milli_gpus", most)
+        most, path = max(ceilings.values())
+        figures = ("path", path), ("needs_milli_gpus", milli), ("would_fit_milli_gpus", most)
         return [(RejectionCode.EXCEEDS_CEILING, figures, None)]
     fits = max(tasks_if_empty(load.sites, job.shape, t) for load in pools for t in types)
     if fits >= job.shape.tasks:
@@ -193,27 +192,27 @@ def find_permanent_rejection(
 
 
 def _ceiling(job: Job, policy: PoolPolicy, gpu_type: str, gpus: int) -> tuple[int, str]:
-    """The most milli-GPUs of a type that the path of a job allows, and where that is said."""
+    """The lowest ceiling on a job's path for a type in milli-GPUs, and the group that has it."""
     shares = dict(policy.shares)
     tiers: dict[Path, Share] = {
         (tier.name,): policy.tier_share(tier, gpus) for tier in policy.tiers
     }
     limits = dict(policy.limits)
-    found = [(gpus * MILLI, "pool")]
+    ceilings = [(gpus * MILLI, "pool")]
     for depth in range(1, len(job.path) + 1):
         path = job.path[:depth]
         share = shares.get(path) or tiers.get(path)
-        found += [(most, ".".join(path)) for most in _mosts(share, gpu_type)]
+        ceilings += [(ceiling, ".".join(path)) for ceiling in _ceilings_of(share, gpu_type)]
     for name in job.limit_names:
-        found += [(most, name) for most in _mosts(limits.get(name), gpu_type)]
-    return min(found)
+        ceilings += [(ceiling, name) for ceiling in _ceilings_of(limits.get(name), gpu_type)]
+    return min(ceilings)
 
 
-def _mosts(share: Share | None, gpu_type: str) -> list[int]:
+def _ceilings_of(share: Share | None, gpu_type: str) -> list[int]:
     if share is None:
         return []
-    mosts = [gpus * MILLI for of, gpus in share.ceiling if of in (ANY_TYPE, gpu_type)]
-    return [*mosts, 0] if share.jobs_max == 0 else mosts
+    ceilings = [gpus * MILLI for of, gpus in share.ceiling if of in (ANY_TYPE, gpu_type)]
+    return [*ceilings, 0] if share.jobs_max == 0 else ceilings
 
 
 # --------------------------------------------------------------------------- for now
@@ -222,37 +221,37 @@ def _mosts(share: Share | None, gpu_type: str) -> list[int]:
 def _not_now(
     load: PoolLoad, policy: PoolPolicy, tier: Tier, org: Path, count: int, wait: int
 ) -> Rejections:
-    """Queues are full, or starts too late."""
+    """Whether queues are full, or starts too late."""
     return _full(load, tier, org, count, wait) or _overload(load, policy, tier)
 
 
 def _full(load: PoolLoad, tier: Tier, org: Path, count: int, wait: int) -> Rejections:
-    """The queue of the org or of its tier is full."""
+    """Whether the queue of the org or of its tier is full."""
     line, mine = load.tier_queues.get(tier.name), load.orgs.get(org)
     jobs = mine.jobs if mine else 0
     over = jobs + count - tier.queue_max
     if over > 0:
-        figures = ("at", ".".join(org)), ("queued", jobs), ("most", tier.queue_max)
-        if over > jobs:  # nor would there be room if all of them had started
+        figures = ("path", ".".join(org)), ("queued", jobs), ("queue_max", tier.queue_max)
+        if over > jobs:  # it would not fit into an empty queue either
             return [(RejectionCode.QUEUE_FULL, figures, None)]
         return [(RejectionCode.QUEUE_FULL, figures, max(wait * over // jobs, SECOND))]
     queued, most = line.jobs if line else 0, tier.queue_max * TIER_ORGS
     part = most // max((len(line.depths) if line else 0) + (mine is None), 1)
     if queued + count > most and jobs + count > part:
         again = max(wait // max(jobs, 1), SECOND)
-        figures = ("at", tier.name), ("queued", queued), ("most", most)
+        figures = ("path", tier.name), ("queued", queued), ("queue_max", most)
         return [(RejectionCode.TIER_FULL, (*figures, ("equal_part", part)), again)]
     return []
 
 
 def _overload(load: PoolLoad, policy: PoolPolicy, tier: Tier) -> Rejections:
-    """Starts are so late that this tier is turned away."""
+    """Whether starts are so late that this tier is rejected."""
     order = list(policy.tiers)
     at = order.index(tier)
     shed_at = SHED_AT << (len(order) - 1 - at)
-    lines = [(load.tier_queues.get(one.name), one) for one in order[: at + 1]]
-    waits = [(line.usual_wait() if line else 0, one) for line, one in lines]
-    wait, worst = max(waits, key=lambda found: found[0] * 100 // found[1].start_target)
+    queues = [(load.tier_queues.get(higher.name), higher) for higher in order[: at + 1]]
+    waits = [(queue.usual_wait() if queue else 0, higher) for queue, higher in queues]
+    wait, worst = max(waits, key=lambda entry: entry[0] * 100 // entry[1].start_target)
     pressure = wait * 100 // worst.start_target
     if pressure < shed_at:
         return []

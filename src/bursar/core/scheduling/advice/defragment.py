@@ -67,7 +67,9 @@ def advise_moves(
     copy = _copy(cluster, now)
     found = []
     blocked = [
-        job for group, job in queue_order(copy) if group not in (QueueGroup.KEPT, QueueGroup.LATER)
+        job
+        for group, job in queue_order(copy)
+        if group not in (QueueGroup.EARMARKED, QueueGroup.BACKING_OFF)
     ]
     for job in blocked[:most]:
         types = copy.open_types(job)

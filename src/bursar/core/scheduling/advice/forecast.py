@@ -30,10 +30,10 @@ def forecast_with_claims(
     """The same, noting what is claimed."""
     found: Forecast = {}
     for group, job in queue_order(cluster):
-        if len(found) == looks or group is QueueGroup.LATER:
+        if len(found) == looks or group is QueueGroup.BACKING_OFF:
             break
         types = cluster.open_types(job)
-        if group is QueueGroup.KEPT or not types:
+        if group is QueueGroup.EARMARKED or not types:
             continue
         found[job.id] = reserved = find_planned_start(cluster, claims, job, types)
         if reserved is not None:

@@ -1,13 +1,12 @@
-"""Why nobody makes room for a waiting job: no right, nobody left to ask, or waiting costs less.
+"""Finds why a waiting job preempts no other jobs: no right, too few victims, or waiting is cheaper.
 
-It is looked for as a plan does, with its rules and on the claims that it had: what is told is why
-that plan asked nobody.
+The search uses the rules and the claims of the plan, so it gives the plan's own reasons.
 """
 
 from collections.abc import Iterator
 
 from bursar.core.scheduling.explain.phrases import Figures
-from bursar.core.scheduling.explain.queue_position import grown_micro_credit
+from bursar.core.scheduling.explain.queue_position import micro_credit_weight
 from bursar.core.scheduling.explain.waiting_view import Blocker, WaitingView, list_names
 from bursar.core.scheduling.model.policy import ANY_TYPE
 from bursar.core.scheduling.order.longest_jobs import outlasts_all
@@ -19,132 +18,140 @@ from bursar.core.scheduling.preemption.victims import StepBudget, make_room
 
 
 def preemption_blockers(view: WaitingView, types: tuple[str, ...]) -> Iterator[Blocker]:
-    """Why nobody makes room: no right, nobody left to ask, or waiting costs less."""
-    promised = {t: view.crowded(view.job, t, dated=True) for t in types}
-    for gpu_type, crowded in promised.items():
-        if crowded is not None:
-            figures = ("gpu_type", gpu_type), ("at", ".".join(crowded[0].path))
-            yield Blocker(
-                reason="promised_away", figures=(*figures, ("by", list_names(crowded[1])))
-            )
-    types = tuple(t for t in types if promised[t] is None)
-    able = [t for t in types if PreemptionRights(view.cluster, view.job, t).may_preempt()]
-    if not able:
+    """Find why the job preempts no others on these types."""
+    unpromised = []
+    for gpu_type in types:
+        claim = view.find_ceiling_claim(view.job, gpu_type, promised=True)
+        if claim is None:
+            unpromised.append(gpu_type)
+            continue
+        group, job_ids = claim
+        figures = ("path", ".".join(group.path)), ("jobs", list_names(job_ids))
+        yield Blocker(code="ceiling_promised", figures=(("gpu_type", gpu_type), *figures))
+    types = tuple(unpromised)
+    allowed = [t for t in types if PreemptionRights(view.cluster, view.job, t).may_preempt()]
+    if not allowed:
         for gpu_type in types[:1]:
             yield from _no_rights(view, gpu_type)
         return
-    hopeful = []
-    for gpu_type in able:
-        lack = view.shortfall(gpu_type)
-        if lack is None:
-            hopeful.append(gpu_type)
+    promising = []
+    for gpu_type in allowed:
+        shortfall = view.shortfall(gpu_type)
+        if shortfall is None:
+            promising.append(gpu_type)
         else:
-            yield _lacking(gpu_type, lack)
-    if hopeful:
-        yield from _searched(view, types, ",".join(hopeful))
+            yield _shortfall(gpu_type, shortfall)
+    if promising:
+        yield from _search_result(view, types, ", ".join(promising))
 
 
-def _lacking(gpu_type: str, lack: Shortfall) -> Blocker:
+def _shortfall(gpu_type: str, shortfall: Shortfall) -> Blocker:
     figures: Figures = (
-        ("gpu_type", gpu_type), ("lacks_milli_gpus", lack.lacks), ("free_milli_gpus", lack.free),
-        ("asked_milli_gpus", lack.asked), ("given_milli_gpus", lack.given),
-        ("fixed_milli_gpus", lack.fixed),
+        ("gpu_type", gpu_type), ("missing_milli_gpus", shortfall.lacks),
+        ("free_milli_gpus", shortfall.free), ("preemptible_milli_gpus", shortfall.asked),
+        ("available_milli_gpus", shortfall.given), ("other_milli_gpus", shortfall.fixed),
     )  # fmt: skip
-    if not lack.guards:
-        return Blocker(reason="nobody_to_ask", figures=figures)
-    guard = lack.guards[0]
-    figures = (*figures, ("by", guard.right), ("of", guard.path), ("has_milli_gpus", guard.has))
-    more = ("keeps_milli_gpus", guard.keeps), ("more_places", len(lack.guards) - 1)
-    return Blocker(reason="protected", figures=(*figures, *more))
+    if not shortfall.guards:
+        return Blocker(code="too_few_preemptible", figures=figures)
+    guard = shortfall.guards[0]
+    protection: Figures = (
+        ("protection", guard.right), ("path", guard.path), ("used_milli_gpus", guard.has),
+        ("protected_milli_gpus", guard.keeps), ("more_groups", len(shortfall.guards) - 1),
+    )  # fmt: skip
+    return Blocker(code="protected", figures=(*figures, *protection))
 
 
 def _no_rights(view: WaitingView, gpu_type: str) -> Iterator[Blocker]:
-    """Why a job has none of the rights, each with its figures."""
+    """Why the job has none of the preemption rights, each with its figures."""
     cluster, job = view.cluster, view.job
-    tree, milli = cluster.tree, job.shape.milli_gpus
+    tree, milli_gpus = cluster.tree, job.shape.milli_gpus
     floors = [
-        (place, of, floor)
-        for place in tree.user_group(job.path).lineage()
-        for of, floor in place.floor.items()
-        if of in (ANY_TYPE, gpu_type)
+        (group, of_type, floor)
+        for group in tree.user_group(job.path).lineage()
+        for of_type, floor in group.floor.items()
+        if of_type in (ANY_TYPE, gpu_type)
     ]
-    for place, of, floor in floors:
-        used = place.used.get(of, 0)
-        at = ("at", ".".join(place.path)), ("of", of), ("used_milli_gpus", used)
-        most = ("needs_milli_gpus", milli), ("floor_milli_gpus", floor)
-        yield Blocker(reason="floor_reached", figures=(*at, *most))
+    for group, of_type, floor in floors:
+        figures = (
+            ("path", ".".join(group.path)), ("of_type", of_type),
+            ("used_milli_gpus", group.used.get(of_type, 0)), ("needs_milli_gpus", milli_gpus),
+            ("floor_milli_gpus", floor),
+        )  # fmt: skip
+        yield Blocker(code="floor_reached", figures=figures)
     if not floors:
-        yield Blocker(reason="no_floor")
+        yield Blocker(code="no_floor")
     lowest = cluster.classes.lowest_running(job.path[:2])
-    classes: Figures = ("own", job.priority_class), ("lowest", "none" if lowest is None else lowest)
-    yield Blocker(reason="no_lower_class", figures=classes)
-    yield from _no_turn(view)
+    classes: Figures = (
+        ("own_class", job.priority_class), ("lowest_class", "none" if lowest is None else lowest),
+    )  # fmt: skip
+    yield Blocker(code="no_lower_class", figures=classes)
+    yield from _no_turn_right(view)
     yield _no_larger_share(view, gpu_type)
 
 
-def _no_turn(view: WaitingView) -> Iterator[Blocker]:
-    """Those of its org and class who have had their turn have too little to do themselves."""
+def _no_turn_right(view: WaitingView) -> Iterator[Blocker]:
+    """Jobs of its org and class have run long enough, but have too little work left."""
     job, now = view.job, view.now
-    ran = view.cluster.running_index.past_turn(job.path[:2], now)
-    up = [
-        one.work(now)
-        for one in ran
-        if one.job.priority_class == job.priority_class
-        and not outlasts_all(view.cluster, one.job, now - one.started_at)
+    works = [
+        running.work(now)
+        for running in view.cluster.running_index.past_turn(job.path[:2], now)
+        if running.job.priority_class == job.priority_class
+        and not outlasts_all(view.cluster, running.job, now - running.started_at)
     ]
-    if up:
-        most: Figures = ("up", len(up)), ("most_micros", max(up)), ("own_micros", job.work)
-        yield Blocker(reason="no_turn", figures=most)
+    if works:
+        figures: Figures = (
+            ("jobs_past_turn", len(works)), ("most_micros", max(works)), ("own_micros", job.work),
+        )  # fmt: skip
+        yield Blocker(code="no_turn_right", figures=figures)
 
 
 def _no_larger_share(view: WaitingView, gpu_type: str) -> Blocker:
-    """The largest other org of its tier has no larger part by weight than ours with the job.
+    """No other org of the tier has a larger share by weight than the job's org with the job.
 
-    Of what runs now; or it runs more, but has used less: then that is told.
+    The share of running jobs is compared first, then past usage together with running jobs.
     """
     cluster, job = view.cluster, view.job
-    tree, ours = cluster.tree, cluster.tree.find_group(job.path[:2])
-    tier = None if ours is None else ours.parent
-    others = (org for org in tree.orgs_by_rate(tier) if org is not ours) if tier is not None else ()
+    tree, own = cluster.tree, cluster.tree.find_group(job.path[:2])
+    tier = None if own is None else own.parent
+    others = (org for org in tree.orgs_by_rate(tier) if org is not own) if tier is not None else ()
     largest = next(iter(others), None)
-    if ours is None or largest is None:
-        return Blocker(reason="no_other_org")
+    if own is None or largest is None:
+        return Blocker(code="no_other_org")
     name, rate = ("largest", ".".join(largest.path)), job.rate(gpu_type)
     if PreemptionRights(cluster, job, gpu_type).excess_rate(largest) <= 0:
-        its, own = largest.rate, ours.rate + rate
-        figures = (
-            ("its_micros_per_hour_by_weight", its // largest.weight),
-            ("ours_micros_per_hour_by_weight", own // ours.weight),
+        rates = (
+            ("largest_micros_per_hour_by_weight", largest.rate // largest.weight),
+            ("own_micros_per_hour_by_weight", (own.rate + rate) // own.weight),
         )
-        return Blocker(reason="no_larger_share", figures=(name, *figures))
-    credit = grown_micro_credit(tree, view.now)
-    own_used = tree.projected_usage(ours) + rate * tree.projection_weight(view.now)
-    used = (
-        ("its_micros_by_weight", tree.projected_usage(largest) // (credit * largest.weight)),
-        ("ours_micros_by_weight", own_used // (credit * ours.weight)),
+        return Blocker(code="no_larger_share", figures=(name, *rates))
+    unit = micro_credit_weight(tree, view.now)
+    own_usage = tree.projected_usage(own) + rate * tree.projection_weight(view.now)
+    usages = (
+        ("largest_micros_by_weight", tree.projected_usage(largest) // (unit * largest.weight)),
+        ("own_micros_by_weight", own_usage // (unit * own.weight)),
     )
-    return Blocker(reason="no_larger_usage", figures=(name, *used))
+    return Blocker(code="no_larger_usage", figures=(name, *usages))
 
 
-def _searched(view: WaitingView, types: tuple[str, ...], hopeful: str) -> Iterator[Blocker]:
-    """Look for victims as a plan does, and say why it asks nobody."""
+def _search_result(view: WaitingView, types: tuple[str, ...], promising: str) -> Iterator[Blocker]:
+    """Search for victims as a plan does, and find why the plan preempts none."""
     cluster, job = view.cluster, view.job
-    reserved = find_planned_start(cluster, view.claims, job, types)
-    if reserved is not None and is_free_soon(cluster, job, reserved):
-        yield Blocker(reason="free_soon", figures=(("start_us", reserved.at - view.now),))
+    planned = find_planned_start(cluster, view.claims, job, types)
+    if planned is not None and is_free_soon(cluster, job, planned):
+        yield Blocker(code="free_soon", figures=(("start_us", planned.at - view.now),))
         return
     steps = StepBudget()
     freed = make_room(cluster, view.promises, job, types, steps)
     if freed is None:
-        of = ("types", hopeful)
-        ended = Blocker(reason="search_ended", figures=(of, ("steps", steps.taken)))
-        yield ended if steps.ended else Blocker(reason="not_together", figures=(of,))
+        on_types = ("types", promising)
+        ended = Blocker(code="victim_search_limit", figures=(on_types, ("steps", steps.taken)))
+        yield ended if steps.ended else Blocker(code="no_victim_set", figures=(on_types,))
         return
     lost = sum(running.work_lost(view.now) for running, _ in freed.victims)
     figures: Figures = ("victims", len(freed.victims)), ("lost_micros", lost)
-    if reserved is None or not is_waiting_cheaper(cluster, job, reserved, freed):
-        yield Blocker(reason="not_asked", figures=figures)
+    if planned is None or not is_waiting_cheaper(cluster, job, planned, freed):
+        yield Blocker(code="preemption_deferred", figures=figures)
         return
-    start = reserved.at - view.now
-    wait = ("wait_micros", job.price_of(reserved.gpu_type, start)), ("start_us", start)
-    yield Blocker(reason="cheaper_to_wait", figures=(*figures, *wait))
+    start = planned.at - view.now
+    wait = ("wait_micros", job.price_of(planned.gpu_type, start)), ("start_us", start)
+    yield Blocker(code="cheaper_to_wait", figures=(*figures, *wait))

@@ -1,7 +1,7 @@
-"""Why a plan put a job where it did, and why these made room: the figures that decided.
+"""Finds why a plan placed a job where it did, and why it chose these victims.
 
-Every decision is looked at on the cluster as it was just before, with all earlier decisions of the
-same plan carried out; afterwards the cluster is as it was.
+Each decision is examined on the cluster just before it, after all earlier decisions of the plan.
+The cluster is unchanged afterwards.
 """
 
 from collections.abc import Iterator
@@ -21,42 +21,45 @@ from bursar.core.scheduling.preemption.shortfall import free_milli
 from bursar.core.value import value
 
 START_REASONS: Final = {
-    StartReason.TURN: "it comes first among those that wait",
-    StartReason.BACKFILL: "it is in nobody's way",
-    StartReason.AGE: "it waited longest, and too long",
-    StartReason.FREED: "others made room for it",
+    StartReason.TURN: "it is next in the queue",
+    StartReason.BACKFILL: "it delays no job ahead of it",
+    StartReason.AGE: "it waited the longest, and too long",
+    StartReason.FREED: "GPUs were freed for it",
 }
 
 
 @value
 class Reason:
-    """What decided: a stable word and its figures, units in their names."""
+    """What decided: a stable code, and figures with units in their names."""
 
     code: str
     figures: Figures
 
     def render(self) -> str:
-        """A sentence for people."""
+        """The reason as a sentence."""
         return render_phrase(self.code, self.figures)
 
 
 def find_reasons(cluster: Cluster, job_id: JobId, plan: Plan) -> tuple[Reason, ...]:
-    """The reasons of everything that a plan decided about one job."""
+    """Find the reasons of all decisions of a plan about one job."""
     cluster.advance_to(plan.at)
-    found: list[Reason] = []
+    reasons: list[Reason] = []
     with cluster.trial():
         for decision in plan.decisions:
-            found += _of(cluster, job_id, decision)
+            reasons += _reasons_of(cluster, job_id, decision)
             cluster.apply(decision)
-        victims = [one for one in plan.decisions if isinstance(one, Preempt)]
+        preemptions = [
+            decision
+            for decision in plan.decisions
+            if isinstance(decision, Preempt) and decision.wanted_by == job_id
+        ]
         for decision in plan.decisions:
             if isinstance(decision, EarmarkGpus) and decision.job == job_id:
-                mine = [one for one in victims if one.wanted_by == job_id]
-                found.append(_all_victims(cluster, decision, mine))
-    return tuple(found)
+                reasons.append(_all_victims(cluster, decision, preemptions))
+    return tuple(reasons)
 
 
-def _of(cluster: Cluster, job_id: JobId, decision: Decision) -> Iterator[Reason]:
+def _reasons_of(cluster: Cluster, job_id: JobId, decision: Decision) -> Iterator[Reason]:
     if isinstance(decision, Preempt):
         if decision.wanted_by == job_id:
             yield _victim(cluster, decision)
@@ -74,7 +77,7 @@ def _of(cluster: Cluster, job_id: JobId, decision: Decision) -> Iterator[Reason]
 
 
 def _start(cluster: Cluster, start: Start) -> Iterator[Reason]:
-    """Which type and why, how close together, and how well it fits."""
+    """The chosen type, how close together the tasks are, and how well the job fits."""
     job = cluster.waiting[start.job]
     types = job.shape.types
     choice = types.index(start.gpu_type)
@@ -96,17 +99,17 @@ def _start(cluster: Cluster, start: Start) -> Iterator[Reason]:
 
 
 def _passed_over(cluster: Cluster, job: Job, gpu_type: str) -> str:
-    """Why a type that is more welcome was not taken."""
+    """Why a preferred type was not used."""
     if (over := cluster.tree.first_exceeded(job, gpu_type)) is not None:
         return f"{'.'.join(over[0].path)} is at its ceiling"
     until = cluster.now + job.run_max
     if find_placement(cluster, NodeClaims(cluster), job.shape, (gpu_type,), until) is None:
-        return "nothing that fits is free"
-    return "others have a claim on what is free"
+        return "no free GPUs fit"
+    return "planned starts need the free GPUs"
 
 
 def _close(cluster: Cluster, job: Job, pieces: tuple[Piece, ...]) -> Reason:
-    """The smallest place in which all tasks of a gang lie."""
+    """The smallest domain that contains all tasks of a gang."""
     nodes = [cluster.nodes.by_id[piece.node].node for piece in pieces]
     level = next(level for level in Level if len({node.domain(level) for node in nodes}) == 1)
     figures = ("tasks", job.shape.tasks), ("nodes", len(nodes)), ("level", str(level))
@@ -114,17 +117,17 @@ def _close(cluster: Cluster, job: Job, pieces: tuple[Piece, ...]) -> Reason:
 
 
 def _tight(cluster: Cluster, job: Job, start: Start) -> Reason:
-    """How many nodes could have taken a task, and how well it fits into the one it got."""
-    machine = cluster.nodes.by_id[start.pieces[0].node]
-    able = 0
+    """How many nodes could have run the task, and how well it fits on the chosen one."""
+    chosen = cluster.nodes.by_id[start.pieces[0].node]
+    candidates = 0
     for kind, rooms in cluster.nodes.rooms.items():
         if kind.gpu_type == start.gpu_type and (other := task_need(job.shape, kind)) is not None:
-            able += sum(len(nodes) for room, nodes in rooms.items() if other.count_in(room))
-    task = task_need(job.shape, machine.kind)
+            candidates += sum(len(nodes) for room, nodes in rooms.items() if other.count_in(room))
+    task = task_need(job.shape, chosen.kind)
     assert task is not None
-    left = free_milli(machine.kind, machine.room) - job.shape.milli_gpus
-    cost = cluster.fragments.cost(machine.kind, machine.room, task)
-    figures = ("nodes", able), ("cost", cost), ("worst", COST_MAX), ("left_milli_gpus", left)
+    left = free_milli(chosen.kind, chosen.room) - job.shape.milli_gpus
+    cost = cluster.fragments.cost(chosen.kind, chosen.room, task)
+    figures = ("nodes", candidates), ("cost", cost), ("worst", COST_MAX), ("left_milli_gpus", left)
     return Reason(code="tight", figures=figures)
 
 
@@ -134,7 +137,7 @@ def _tight(cluster: Cluster, job: Job, start: Start) -> Reason:
 def _victim(cluster: Cluster, preempt: Preempt) -> Reason:
     job = cluster.running[preempt.job].job
     figures: Figures = (
-        ("job", job.id), ("who", ".".join(job.path)), ("right", str(preempt.right)),
+        ("job", job.id), ("path", ".".join(job.path)), ("right", str(preempt.right)),
         ("priority_class", job.priority_class), ("milli_gpus", job.shape.milli_gpus),
         ("lost_micros", preempt.lost),
     )  # fmt: skip
@@ -147,16 +150,17 @@ def _preempted(now: Instant, preempt: Preempt) -> Reason:
     return Reason(code="preempted", figures=(*who, *costs))
 
 
-def _all_victims(cluster: Cluster, keep: EarmarkGpus, victims: list[Preempt]) -> Reason:
-    """What decided among sets of victims: the highest class, the work lost, how many."""
-    jobs = [cluster.running[one.job].job for one in victims]
-    kept = sum(
+def _all_victims(cluster: Cluster, earmark: EarmarkGpus, preemptions: list[Preempt]) -> Reason:
+    """What decided among sets of victims: the highest class, the lost work, how many."""
+    jobs = [cluster.running[preemption.job].job for preemption in preemptions]
+    earmarked = sum(
         len(piece.gpus) * piece.slots * MILLI // cluster.nodes.by_id[piece.node].node.slots
-        for piece in keep.pieces
+        for piece in earmark.pieces
     )
     figures: Figures = (
         ("victims", len(jobs)), ("highest_class", max(job.priority_class for job in jobs)),
-        ("lost_micros", sum(one.lost for one in victims)),
-        ("milli_gpus", sum(job.shape.milli_gpus for job in jobs)), ("kept_milli_gpus", kept),
+        ("lost_micros", sum(preemption.lost for preemption in preemptions)),
+        ("milli_gpus", sum(job.shape.milli_gpus for job in jobs)),
+        ("earmarked_milli_gpus", earmarked),
     )  # fmt: skip
     return Reason(code="victims", figures=figures)

@@ -1,4 +1,4 @@
-"""A cluster as one waiting job finds it, and the form in which it is told what it found."""
+"""A cluster from the point of view of one waiting job, and the blockers found there."""
 
 from typing import Final
 
@@ -14,68 +14,70 @@ from bursar.core.scheduling.placement.backfill import NodeClaims
 from bursar.core.scheduling.preemption.shortfall import Shortfall, find_shortfall
 from bursar.core.value import value
 
-NAMES_MAX: Final = 5  # jobs or places that a blocker names
+NAMES_MAX: Final = 5  # jobs that a blocker names
 
 
 @value
 class Blocker:
-    """One reason why a job does not start: a stable word and its figures, units in their names."""
+    """One reason why a job does not start: a stable code, and figures with units in their names."""
 
-    reason: str
+    code: str
     figures: Figures = ()
 
 
 class WaitingView:
-    """A cluster as one job finds it once a plan is carried out: what others have a claim on."""
+    """A cluster after a plan was carried out, and the claims of other jobs that bind one job."""
 
     def __init__(self, cluster: Cluster, job: Job, plan: Plan) -> None:
         self.cluster = cluster
         self.job = job
         self.now = cluster.now
         self.until = cluster.now + job.run_max
-        self.no_claims = NodeClaims(cluster)  # as if nobody had a claim
+        self.no_claims = NodeClaims(cluster)  # empty
         self.claims = NodeClaims(cluster)
-        self.promises = NodeClaims(cluster)  # those of them that were promised
-        self._lacks: dict[str, Shortfall | None] = {}
+        self.promises = NodeClaims(cluster)  # the claims of promised starts
+        self._shortfalls: dict[str, Shortfall | None] = {}
         self.claimants: list[tuple[Instant, JobId, PlannedStart]] = []
-        self._coming = CeilingClaims(cluster)
-        first = True  # whoever was looked at before this job; later ones count if they have a date
+        self._ceiling_claims = CeilingClaims(cluster)
+        is_ahead = True  # planned starts of later jobs bind this one only if they are promised
         for wait in plan.waits:
-            first = first and wait.job != job.id
+            is_ahead = is_ahead and wait.job != job.id
             other = cluster.waiting.get(wait.job)
             if wait.job == job.id or other is None or wait.planned is None:
                 continue
-            if first or other.promised_at is not None:
-                self._count(other, wait.planned)
+            if is_ahead or other.promised_at is not None:
+                self._add_claim(other, wait.planned)
 
-    def _count(self, other: Job, reserved: PlannedStart) -> None:
-        """Note that another has a future place."""
-        dated = other.promised_at is not None
-        self.claims.add(other, reserved)
-        if dated:
-            self.promises.add(other, reserved)
-        self._coming.add(other, reserved, dated=dated)
-        self.claimants.append((reserved.at, other.id, reserved))
+    def _add_claim(self, other: Job, planned: PlannedStart) -> None:
+        """Add the planned start of another job."""
+        promised = other.promised_at is not None
+        self.claims.add(other, planned)
+        if promised:
+            self.promises.add(other, planned)
+        self._ceiling_claims.add(other, planned, dated=promised)
+        self.claimants.append((planned.at, other.id, planned))
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The types on which the job passes no ceiling."""
+        """The types on which the job exceeds no ceiling."""
         return self.cluster.open_types(self.job)
 
-    def crowded(
-        self, job: Job, gpu_type: str, *, dated: bool = False
+    def find_ceiling_claim(
+        self, job: Job, gpu_type: str, *, promised: bool = False
     ) -> tuple[ShareGroup, list[JobId]] | None:
-        """A ceiling that a job would use up for others with a future place, and who they are."""
-        return self._coming.find_crowded(job, gpu_type, dated=dated)
+        """A group whose ceiling would not suffice for planned starts beside this job, and the jobs
+        with these starts. With `promised`, only promised starts count.
+        """
+        return self._ceiling_claims.find_crowded(job, gpu_type, dated=promised)
 
     def shortfall(self, gpu_type: str) -> Shortfall | None:
-        """What the job lacks whoever makes room; worked out once."""
-        if gpu_type not in self._lacks:
-            self._lacks[gpu_type] = find_shortfall(self.cluster, self.job, gpu_type)
-        return self._lacks[gpu_type]
+        """What the job lacks on a type whichever jobs are preempted; computed once."""
+        if gpu_type not in self._shortfalls:
+            self._shortfalls[gpu_type] = find_shortfall(self.cluster, self.job, gpu_type)
+        return self._shortfalls[gpu_type]
 
 
 def list_names(ids: list[JobId]) -> str:
-    """The first few of them, and how many more."""
+    """The first ids, and how many more there are."""
     more = f" and {len(ids) - NAMES_MAX} more" if len(ids) > NAMES_MAX else ""
     return ", ".join(ids[:NAMES_MAX]) + more

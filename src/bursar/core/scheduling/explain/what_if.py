@@ -1,21 +1,22 @@
-"""The smallest change that would let a waiting job start now, each one tried before it is named.
+"""Finds the smallest change that would start a waiting job now. Each change is tried first.
 
-Tried are, in the order in which the smaller one is chosen among changes of as many parts:
+These kinds are tried. Among changes with equally many parts, the kind listed first is the smaller:
 
-    limit     run at most so long: it would be over before others need the GPUs
-    type      accept another GPU type as well
-    part      ask for more or less of a GPU, as much as slots of one are
-    memory    accept GPUs with less memory
-    label     ask for a label less
-    region    run in another region as well
-    within    let the gang lie further apart
-    ceiling   a ceiling or quota raised by so much
-    floor     the floor of a place that is asked lowered by so much
-    gpus      so many more GPUs free where they are missing most cheaply
+    limit      a shorter limit: the job ends before planned starts need the GPUs
+    type       another accepted GPU type
+    part       another part of a GPU, which is a whole number of slots
+    memory     GPUs with less memory
+    label      one required label less
+    region     another allowed region
+    within     the tasks of a gang further apart
+    ceiling    a higher ceiling or quota
+    job_limit  a higher limit of running jobs
+    floor      a lower floor of a group that protects its jobs
+    gpus       more free GPUs, where the fewest are missing
 
-What whoever asks can do alone comes before what others must agree to; fewer parts come before more,
-and among equal ones the smaller amount, then the name. A change is only told if the job would start
-with it and nothing else: the cluster is asked, with the change made, and then put back as it was.
+Changes of the job itself come before changes that others must make. A change with fewer parts is
+smaller; then the kind, the amount and the name decide. A change is returned only if the job would
+start with it and nothing else: the change is made in the cluster, tried, and undone.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,26 +28,24 @@ from bursar.core.scheduling.explain.phrases import Figures
 from bursar.core.scheduling.explain.waiting_view import WaitingView
 from bursar.core.scheduling.model.jobs import Job, nearest_parts, slots_for, task_need
 from bursar.core.scheduling.model.nodes import MILLI, Level, NodeKind, NodeRoom, NodeUsage, TaskNeed
-from bursar.core.scheduling.order.share import ShareGroup
+from bursar.core.scheduling.order.share import JOBS, ShareGroup
 from bursar.core.scheduling.placement.backfill import NodeClaims
 from bursar.core.scheduling.placement.search import find_placement
 from bursar.core.scheduling.preemption.victims import StepBudget, make_room
 from bursar.core.value import replace, value
 
 CHANGE_KINDS: Final = (
-    *("limit", "type", "part", "memory", "label", "region", "within", "ceiling", "floor", "gpus"),
-)
-FLOOR_STEPS: Final = (
-    1_000  # sets of victims that are looked at to see whether a floor is in the way
+    *("limit", "type", "part", "memory", "label", "region", "within"),
+    *("ceiling", "job_limit", "floor", "gpus"),
 )
 
 
 @value
 class WhatIfChange:
-    """Something that, if it were so, would help a job to start."""
+    """A change that would help a job to start."""
 
-    kind: str  # one of KINDS
-    amount: int  # how much it asks for; the smaller, the better
+    kind: str  # one of CHANGE_KINDS
+    amount: int  # the size of the change; the smaller, the better
     figures: Figures
 
 
@@ -54,29 +53,28 @@ Changes = tuple[WhatIfChange, ...]
 
 
 def find_smallest_change(view: WaitingView) -> Changes:
-    """The smallest change that would start the job now; none if no change was found."""
-    found = [*_own(view), *_of_others(view)]
-    return min(found, key=_size, default=())
+    """Find the smallest change that would start the job now; empty if there is none."""
+    return min([*_own_changes(view), *_changes_by_others(view)], key=_size_key, default=())
 
 
-def _size(changes: Changes) -> tuple[int, list[tuple[int, int, Figures]]]:
-    parts = [(CHANGE_KINDS.index(one.kind), one.amount, one.figures) for one in changes]
+def _size_key(changes: Changes) -> tuple[int, list[tuple[int, int, Figures]]]:
+    parts = [(CHANGE_KINDS.index(part.kind), part.amount, part.figures) for part in changes]
     return len(changes), parts
 
 
 def would_start(view: WaitingView, job: Job) -> bool:
-    """Whether a job would start now, in nobody's way."""
+    """Whether a job would start now and delay no job with a claim."""
     cluster = view.cluster
-    types = tuple(t for t in cluster.open_types(job) if view.crowded(job, t) is None)
+    types = tuple(t for t in cluster.open_types(job) if view.find_ceiling_claim(job, t) is None)
     until = cluster.now + job.run_max
     return find_placement(cluster, view.claims, job.shape, types, until) is not None
 
 
-# --------------------------------------------------------------------------- what the asker can do
+# --------------------------------------------------------------------------- changes of the job
 
 
-def _own(view: WaitingView) -> Iterator[Changes]:
-    """Changes of the job itself, of each kind the smallest."""
+def _own_changes(view: WaitingView) -> Iterator[Changes]:
+    """Changes of the job itself, the smallest of each kind."""
     for options in (_limits, _types, _parts, _memories, _labels, _regions, _levels):
         for change, job in options(view):
             if would_start(view, job):
@@ -88,7 +86,7 @@ Options = Iterator[tuple[WhatIfChange, Job]]
 
 
 def _limits(view: WaitingView) -> Options:
-    """Ending when the first, a later, the last claim of others begins."""
+    """Limits that end when a claim of another job begins, the latest first."""
     job = view.job
     claims = {claim.at for of in view.claims.by_node.values() for claim in of}
     spans = (at - view.now for at in sorted(claims, reverse=True))
@@ -98,7 +96,7 @@ def _limits(view: WaitingView) -> Options:
 
 
 def _types(view: WaitingView) -> Options:
-    """Other types, each as dear as the dearest that the job has a price for."""
+    """Other types, each at the highest price that the job has for its types."""
     job, shape = view.job, view.job.shape
     known = dict(job.prices)
     for gpu_type in sorted(set(view.cluster.nodes.gpus) - set(shape.types)):
@@ -109,7 +107,7 @@ def _types(view: WaitingView) -> Options:
 
 
 def _parts(view: WaitingView) -> Options:
-    """Parts that GPUs of its types have, where its own is none: the nearest first."""
+    """Parts that are whole slots on GPUs of its types, if its own is not; the nearest first."""
     shape = view.job.shape
     kinds = (kind for kind in view.cluster.nodes.rooms if kind.gpu_type in shape.types)
     slots = sorted({kind.slots for kind in kinds if slots_for(shape, kind.slots) is None})
@@ -134,7 +132,7 @@ def _memories(view: WaitingView) -> Options:
 def _labels(view: WaitingView) -> Options:
     shape = view.job.shape
     for label in shape.labels:
-        rest = tuple(one for one in shape.labels if one != label)
+        rest = tuple(other for other in shape.labels if other != label)
         change = WhatIfChange(kind="label", amount=1, figures=(("label", label),))
         yield change, replace(view.job, shape=replace(shape, labels=rest))
 
@@ -153,24 +151,24 @@ def _regions(view: WaitingView) -> Options:
 def _levels(view: WaitingView) -> Options:
     shape, levels = view.job.shape, tuple(Level)
     for steps, level in enumerate(levels[levels.index(shape.within) + 1 :], 1):
-        figures = ("within", str(level)), ("instead", str(shape.within))
+        figures = ("within", str(level)), ("instead_within", str(shape.within))
         change = WhatIfChange(kind="within", amount=steps, figures=figures)
         yield change, replace(view.job, shape=replace(shape, within=level))
 
 
-# --------------------------------------------------------------------------- what others must do
+# --------------------------------------------------------------------------- changes by others
 
 
-def _of_others(view: WaitingView) -> Iterator[Changes]:
-    """Ceilings raised and GPUs freed, type by type; or a floor lowered."""
+def _changes_by_others(view: WaitingView) -> Iterator[Changes]:
+    """Higher ceilings and more free GPUs, type by type; or a lower floor."""
     for gpu_type in view.job.shape.types:
         with _raised(view, gpu_type) as raised:
             alone = replace(view.job, shape=replace(view.job.shape, types=(gpu_type,)))
             if would_start(view, alone):
                 yield raised
-            elif view.crowded(view.job, gpu_type):
-                continue  # whoever came first would need more as well
-            elif (more := _more_free(view, gpu_type)) is not None:
+            elif view.find_ceiling_claim(view.job, gpu_type):
+                continue  # the jobs ahead would need more as well
+            elif (more := _more_gpus(view, gpu_type)) is not None:
                 yield (*raised, more)
                 if not raised and (lower := _lower_floor(view, gpu_type)) is not None:
                     yield (lower,)
@@ -178,73 +176,77 @@ def _of_others(view: WaitingView) -> Iterator[Changes]:
 
 @contextmanager
 def _raised(view: WaitingView, gpu_type: str) -> Iterator[Changes]:
-    """Every ceiling raised as far as the job needs on one type; as they were afterwards."""
+    """Raise every ceiling as far as the job needs on one type; restore them afterwards."""
     changes: list[WhatIfChange] = []
     undo: list[Callable[[], None]] = []
     try:
-        while (over := view.cluster.tree.first_exceeded(view.job, gpu_type)) is not None:
-            place, (of, used, most) = over
-            more = 1 if of == "jobs" else view.job.shape.milli_gpus
-            undo.append(_raise(place, of, used + more))
-            changes.append(_ceiling(place, of, used + more - most))
+        while (exceeded := view.cluster.tree.first_exceeded(view.job, gpu_type)) is not None:
+            group, (of_type, used, limit) = exceeded
+            more = 1 if of_type == JOBS else view.job.shape.milli_gpus
+            undo.append(_raise(group, of_type, used + more))
+            changes.append(_raised_limit(group, of_type, used + more - limit))
         yield tuple(changes)
     finally:
-        for back in reversed(undo):
-            back()
+        for restore in reversed(undo):
+            restore()
 
 
-def _raise(place: ShareGroup, of: str, most: int) -> Callable[[], None]:
-    """Set a ceiling; what is returned sets it back."""
-    jobs_max, ceiling = place.jobs_max, dict(place.ceiling)
+def _raise(group: ShareGroup, of_type: str, limit: int) -> Callable[[], None]:
+    """Set a limit. The returned function restores it."""
+    jobs_max, ceiling = group.jobs_max, dict(group.ceiling)
 
-    def back() -> None:
-        place.jobs_max, place.ceiling = jobs_max, ceiling
+    def restore() -> None:
+        group.jobs_max, group.ceiling = jobs_max, ceiling
 
-    if of == "jobs":
-        place.jobs_max = most
+    if of_type == JOBS:
+        group.jobs_max = limit
     else:
-        place.ceiling = {**ceiling, of: most}
-    return back
+        group.ceiling = {**ceiling, of_type: limit}
+    return restore
 
 
-def _ceiling(place: ShareGroup, of: str, more: int) -> WhatIfChange:
-    at = ("at", ".".join(place.path)), ("of", of)
-    unit = "more" if of == "jobs" else "more_milli_gpus"
-    return WhatIfChange(kind="ceiling", amount=more, figures=(*at, (unit, more)))
+def _raised_limit(group: ShareGroup, of_type: str, more: int) -> WhatIfChange:
+    path = ("path", ".".join(group.path))
+    if of_type == JOBS:
+        return WhatIfChange(kind="job_limit", amount=more, figures=(path, ("more_jobs", more)))
+    figures = path, ("of_type", of_type), ("more_milli_gpus", more)
+    return WhatIfChange(kind="ceiling", amount=more, figures=figures)
 
 
 def _lower_floor(view: WaitingView, gpu_type: str) -> WhatIfChange | None:
-    """How much less one place's floor would let others make room, if that alone is in the way."""
-    cluster, job = view.cluster, view.job
-    lack = view.shortfall(gpu_type)
-    if lack is None or len(lack.guards) != 1 or lack.guards[0].right != "floor":
+    """The lower floor of one group, if this floor alone prevents preemption."""
+    shortfall = view.shortfall(gpu_type)
+    if shortfall is None or len(shortfall.guards) != 1 or shortfall.guards[0].right != "floor":
         return None
-    guard = lack.guards[0]
-    place, floor = guard.group, guard.group.floor
-    gives = guard.has - guard.keeps + lack.lacks
-    place.floor = {of: min(least, place.used.get(of, 0) - gives) for of, least in floor.items()}
-    less = max(least - place.floor[of] for of, least in floor.items())
+    guard = shortfall.guards[0]
+    group, floors = guard.group, guard.group.floor
+    released = guard.has - guard.keeps + shortfall.lacks
+    group.floor = {
+        of_type: min(floor, group.used.get(of_type, 0) - released)
+        for of_type, floor in floors.items()
+    }
+    less = max(floor - group.floor[of_type] for of_type, floor in floors.items())
     try:
-        freed = make_room(cluster, view.claims, job, (gpu_type,), StepBudget())
+        freed = make_room(view.cluster, view.claims, view.job, (gpu_type,), StepBudget())
     finally:
-        place.floor = floor
+        group.floor = floors
     if freed is None:
         return None
-    figures = ("at", guard.path), ("less_milli_gpus", less)
+    figures = ("path", guard.path), ("less_milli_gpus", less)
     return WhatIfChange(kind="floor", amount=less, figures=figures)
 
 
 # --------------------------------------------------------------------------- more free GPUs
 
 
-class _Step(NamedTuple):
-    """One task more on a node, and how many GPUs more must be free there for it."""
+class _TaskStep(NamedTuple):
+    """One more task on a node, and how many more GPUs must be free there for it."""
 
     gpus: int
     node: NodeId
 
 
-def _more_free(view: WaitingView, gpu_type: str) -> WhatIfChange | None:
+def _more_gpus(view: WaitingView, gpu_type: str) -> WhatIfChange | None:
     """The fewest GPUs that must become free, and on how many nodes."""
     best: tuple[int, int] | None = None
     for have, steps in _by_domain(view, gpu_type):
@@ -259,11 +261,11 @@ def _more_free(view: WaitingView, gpu_type: str) -> WhatIfChange | None:
     return WhatIfChange(kind="gpus", amount=best[0] * MILLI, figures=figures)
 
 
-def _by_domain(view: WaitingView, gpu_type: str) -> list[tuple[int, list[_Step]]]:
-    """For each place where the job could lie: tasks that fit now, and steps to more of them."""
+def _by_domain(view: WaitingView, gpu_type: str) -> list[tuple[int, list[_TaskStep]]]:
+    """For each domain that could hold the job: tasks that fit now, and steps to more of them."""
     cluster, shape = view.cluster, view.job.shape
-    domains: dict[str, tuple[int, list[_Step]]] = {}
-    known: dict[tuple[NodeKind, NodeRoom], tuple[int, list[int]]] = {}  # nodes alike are tried once
+    domains: dict[str, tuple[int, list[_TaskStep]]] = {}
+    known: dict[tuple[NodeKind, NodeRoom], tuple[int, list[int]]] = {}  # equal nodes are tried once
     for kind, rooms in cluster.nodes.rooms.items():
         if kind.gpu_type != gpu_type or (task := task_need(shape, kind)) is None:
             continue
@@ -271,35 +273,35 @@ def _by_domain(view: WaitingView, gpu_type: str) -> list[tuple[int, list[_Step]]
             for node in nodes:
                 machine = cluster.nodes.by_id[node]
                 if node in view.claims.by_node:
-                    fits, costs = _tried(view, machine, task, view.claims)
+                    fits, costs = _count_steps(view, machine, task, view.claims)
                 else:
                     if (kind, room) not in known:
-                        known[kind, room] = _tried(view, machine, task, view.no_claims)
+                        known[kind, room] = _count_steps(view, machine, task, view.no_claims)
                     fits, costs = known[kind, room]
                 name = machine.node.domain(shape.within)
                 have, steps = domains.get(name, (0, []))
-                steps += [_Step(gpus, node) for gpus in costs]
+                steps += [_TaskStep(gpus, node) for gpus in costs]
                 domains[name] = have + fits, steps
     return list(domains.values())
 
 
-def _tried(
+def _count_steps(
     view: WaitingView, machine: NodeUsage, task: TaskNeed, claims: NodeClaims
 ) -> tuple[int, list[int]]:
-    """How many tasks fit, and for each one more, how many GPUs more must be free."""
+    """How many tasks fit, and for each further task how many more GPUs must be free."""
     fits = most = claims.count_tasks(machine, task, view.now, view.until)
     costs, last = [], 0
-    taken = _fullest(machine)
-    for more in range(1, len(taken) + 1):
-        ghost = _without(machine, frozenset(taken[:more]))
-        if claims.count_tasks(ghost, task, view.now, view.until) > most:
+    in_use = _gpus_by_use(machine)
+    for more in range(1, len(in_use) + 1):
+        emptier = _with_gpus_freed(machine, frozenset(in_use[:more]))
+        if claims.count_tasks(emptier, task, view.now, view.until) > most:
             costs.append(more - last)
             most, last = most + 1, more
     return fits, costs
 
 
-def _fullest(machine: NodeUsage) -> list[int]:
-    """The GPUs that are taken: the fullest first, and of these the one that is free last."""
+def _gpus_by_use(machine: NodeUsage) -> list[int]:
+    """The GPUs in use: the fullest first, and of these the one that is free last."""
     until = dict.fromkeys(range(machine.node.gpus), 0)
     for piece, by in machine.allocations.values():
         for gpu in piece.gpus:
@@ -308,10 +310,10 @@ def _fullest(machine: NodeUsage) -> list[int]:
     return [gpu for free, _, gpu in keys if free < machine.node.slots]
 
 
-def _without(machine: NodeUsage, freed: frozenset[int]) -> NodeUsage:
-    """The same node with some of its GPUs free."""
-    ghost = NodeUsage(machine.node)
+def _with_gpus_freed(machine: NodeUsage, freed: frozenset[int]) -> NodeUsage:
+    """A copy of a node with some of its GPUs free."""
+    emptier = NodeUsage(machine.node)
     for job, (piece, until) in machine.allocations.items():
         gpus = tuple(gpu for gpu in piece.gpus if gpu not in freed)
-        ghost.take(job, piece._replace(gpus=gpus), until)
-    return ghost
+        emptier.take(job, piece._replace(gpus=gpus), until)
+    return emptier
