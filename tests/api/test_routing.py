@@ -197,7 +197,7 @@ def test_what_no_pool_could_ever_run_is_refused_before_anything_is_held(stage: S
         stage.submit(org, gpus={"count": 4, "types": [stage.gpu_type]}), 422, "never_fits"
     )
     [told] = [line for line in found["figures"]["pools"] if line.startswith(pool)]
-    assert "even empty: it needs 4 GPUs, the largest has 2 GPUs" in told
+    assert "A task needs 4 GPUs, 0 CPUs and 0 MiB of memory; the largest node has 2 GPUs." in told
     quote = stage.submit(org, gpus={"count": 4, "types": [stage.gpu_type]}, dry_run=True).json()
     assert (None, "never_fits") == (quote["pool"], quote["problems"][0]["code"])
     assert before == org.caller.get("/balance").json()
