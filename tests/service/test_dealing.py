@@ -207,7 +207,7 @@ def test_a_job_over_a_quota_waits_and_is_told_which(world: World) -> None:
     told = explain(follower.cluster, waits, world.clock.now)
 
     assert {("first", "second")} == {tuple(sorted((runs, waits.partition("/")[2])))}
-    assert "ceiling" == told.blockers[0].code
+    assert "job_limit" == told.blockers[0].code
     assert f"quota {world.org}/q" == dict(told.blockers[0].figures)["path"]
 
 
