@@ -124,7 +124,7 @@ class Chaos(FaultWorld):
             answer = self.clients.perform(org, body, now)  # the same, from its key
             self.twins.call(org, body, answer, now)
         elif kind == "letter":
-            if org_side.is_handled(org, body):
+            if org_side.is_handled(org, org_side.POOL, body):
                 self.twins.letter(org, body, now)
         else:
             job, n = body

@@ -10,6 +10,7 @@ from bursar.core.instant import Instant
 from bursar.core.messages import ToOrg
 from bursar.sim.faults.checker import InvariantChecker
 from bursar.sim.faults.profile import FaultProfile
+from bursar.sim.faults.simulated_pool import SimulatedPool
 from bursar.sim.faults.world import FaultWorld
 from bursar.store.jobs.outbox import from_pool
 from bursar.store.pools import loader, writer
@@ -115,8 +116,8 @@ class TwinWatch(InvariantChecker):
         super().__init__(world)
         self._twin = twin
 
-    def writing(self, work: PoolTransaction) -> None:
-        super().note_transaction(work)
+    def note_transaction(self, pool: SimulatedPool, work: PoolTransaction) -> None:
+        super().note_transaction(pool, work)
         self._twin.write(work)
 
 

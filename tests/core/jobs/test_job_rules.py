@@ -82,9 +82,9 @@ def tell(org: SimulatedOrg, *messages: ToOrg, at: Instant = T0 + MINUTE, since: 
     """The pool's messages arrive, one after the other."""
     for n, message in enumerate(messages, since):
         letter = JobMessage(org.id, JOB, n, message)
-        for _ in rules.handle(org, letter, at):
+        for _ in rules.handle(org, POOL, letter, at):
             pass
-        assert rules.is_handled(org, letter)
+        assert rules.is_handled(org, POOL, letter)
 
 
 def hold(org: SimulatedOrg) -> Hold:
@@ -205,9 +205,9 @@ def test_a_message_is_handled_once_and_in_order() -> None:
     before = len(org.events)
     early = JobMessage(org.id, JOB, 4, ended(9))
 
-    assert [] == list(rules.handle(org, early, T0 + MINUTE))
-    assert not rules.is_handled(org, early)
-    assert [] == list(rules.handle(org, JobMessage(org.id, JOB, 1, STARTED), T0 + MINUTE))
+    assert [] == list(rules.handle(org, POOL, early, T0 + MINUTE))
+    assert not rules.is_handled(org, POOL, early)
+    assert [] == list(rules.handle(org, POOL, JobMessage(org.id, JOB, 1, STARTED), T0 + MINUTE))
     assert before == len(org.events)
 
 
@@ -217,11 +217,11 @@ def test_handling_that_was_cut_short_is_taken_up_again(done: int) -> None:
     org = submitted()
     tell(org, STARTED)
     letter = JobMessage(org.id, JOB, 2, ended(9, kept_ms=4))
-    handling = rules.handle(org, letter, T0 + MINUTE)
+    handling = rules.handle(org, POOL, letter, T0 + MINUTE)
     for _ in range(done):
         next(handling)
     handling.close()  # type: ignore[attr-defined]
-    assert not rules.is_handled(org, letter)
+    assert not rules.is_handled(org, POOL, letter)
     tell(org, letter.message, since=2)  # type: ignore[arg-type]
 
     assert (99_996, 0, 4) == parts(org)

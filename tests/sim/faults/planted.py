@@ -20,7 +20,7 @@ from bursar.core.dispatch import (
     state,
 )
 from bursar.core.instant import SECOND
-from bursar.core.jobs import message_commands, pool_messages
+from bursar.core.jobs import message_commands, pool_messages, relocation
 from bursar.sim.faults import clocks, org
 from bursar.sim.faults.profile import FaultProfile
 
@@ -34,6 +34,7 @@ MODULES = (
     pool,
     pool_messages,
     quarantine,
+    relocation,
     reports,
     state,
 )
@@ -87,6 +88,8 @@ CUT_OFF = FaultProfile(
     nodes=4, jobs=12, faults_last=150 * SECOND, kinds=("partition",), faults_every=4 * SECOND
 )
 JUMPING = FaultProfile(jobs=9, kinds=("jump", "partition"), faults_every=3 * SECOND)
+
+MOVING = FaultProfile(pools=2, nodes=2, jobs=12, loss=0.1, repeat=0.1, slow=0.2)
 
 BUGS = {
     "a former leader may write": Bug(
@@ -201,8 +204,8 @@ BUGS = {
         pool_messages, "HandleMessage.apply", "if refusal in self.step.unless:", "if False:", "IL14"
     ),
     "an org handles what has overtaken": Bug(
-        org, "handle", "if letter.n != job.received + 1:",
-        "if letter.n <= job.received:", "IM3|IS9",
+        org, "handle", "letter.n != job.received + 1:",
+        "letter.n <= job.received:", "IM3|IS9",
     ),
     "a requeued job's hold is closed": Bug(
         message_commands, "steps", "case Ended(over=True, kept_ms=None) as end:",
@@ -221,6 +224,37 @@ BUGS = {
         "is there already|KeyError",
     ),
     "a clock is believed whatever it shows": Bug(
-        clocks, "Clock.believed", "None if abs(self.now(at) - at) > BELIEVED else ", "", "IS7"
+        clocks, "SimulatedClock.believed",
+        "None if abs(self.now(at) - at) > BELIEVED_WITHIN else ", "", "IS7",
+    ),
+    "a job that has begun leaves its pool": Bug(
+        pool, "_leave", "if job.state in WAITING and job.attempt == 0:",
+        "if job.state in WAITING:", "IS2: attempts in two pools|IL12", MOVING,
+    ),
+    "a job that is given back goes on waiting": Bug(
+        pool, "_leave", "work.put(moved(job, Why.MOVED))", "pass", "IS16", MOVING
+    ),
+    "an org gets no message that a job was given back": Bug(
+        pool, "_leave", "work.tell(job.key, Left())", "pass", "IV3", MOVING
+    ),
+    "a job moves back to a pool that it has left": Bug(
+        relocation, "request_move", "if any(route.pool == target for route in routes):",
+        "if False:", "IS16", MOVING,
+    ),
+    "a job is sent on before its pool has given it back": Bug(
+        relocation, "request_move", "jobs.send(job, Leave(), now)",
+        "jobs.put(replace(jobs.job(job), pool=target)); "
+        "jobs.send(job, jobs.reads.last_enqueue(job), now)", "IS16", MOVING,
+    ),
+    "a cancelled job is sent on": Bug(
+        relocation, "MoveJob.apply", "if row.withdrawn:", "if False:", "IS16", MOVING
+    ),
+    "messages of the next pool are taken for known": Bug(
+        relocation, "MoveJob.apply", "received=0, ", "", "IV3|IA7", MOVING
+    ),
+    "a job moves with the hold that it had at first": Bug(
+        relocation, "MoveJob.apply",
+        "replace(first, hold_micros=hold.used + hold.open, hold_until=hold.expires_at)", "first",
+        "IS9", MOVING,
     ),
 }  # fmt: skip

@@ -20,11 +20,13 @@ from bursar.core.refusal import Code, InvariantBroken
 from bursar.core.value import replace
 from bursar.sim.faults import invariants
 from bursar.sim.faults.node_host import HostedProcess, NodeHost
-from bursar.sim.faults.org import SimulatedOrg
+from bursar.sim.faults.org import POOL, SimulatedOrg
 from bursar.sim.faults.profile import START, FaultProfile
+from bursar.sim.faults.simulated_pool import SimulatedPool
 from bursar.sim.faults.world import FaultWorld
 
 CALM = FaultProfile(jobs=9, faults_every=10_000 * SECOND, node_ppm=0)
+TWO_POOLS = FaultProfile(pools=2, nodes=2, jobs=9, faults_every=10_000 * SECOND, node_ppm=0)
 SEED = 77  # after half a minute jobs wait, start, run and are over
 
 
@@ -54,6 +56,10 @@ def wrong(value: Any, **fields: Any) -> None:
 
 def _org(world: FaultWorld) -> SimulatedOrg:
     return world.orgs["o2"]
+
+
+def _pool(world: FaultWorld) -> SimulatedPool:
+    return world.pools[POOL]
 
 
 def _grant(world: FaultWorld) -> Grant:
@@ -138,6 +144,12 @@ def _make_up_message(world: FaultWorld) -> None:
 def _throw_away_message(world: FaultWorld) -> None:
     known: OrgJob = _org(world).jobs[JobId("j3")]
     wrong(known, sent=known.sent + 1)
+    _org(world).addressed[known.id].append(POOL)
+
+
+def _lose_number(world: FaultWorld) -> None:
+    known: OrgJob = _org(world).jobs[JobId("j3")]
+    wrong(known, sent=known.sent + 1)
 
 
 def _two_lead(world: FaultWorld) -> None:
@@ -164,13 +176,14 @@ ORGS: list[tuple[str, Spoil]] = [
     ("IL11", _close_hold),
     ("IS9: the two sides", _hold_less),
     ("IL12: charged more", _charge_unproven),
-    ("IL12: an attempt that nobody", _charge_nobody),
+    ("IL12: an attempt without", _charge_nobody),
     ("IL19: a gap", _drop_event),
     ("IL19: time or numbers", _turn_back),
     ("IL14", _object),
     ("IM7", _lose_job),
     ("IA7: a message from nowhere", _make_up_message),
     ("IA7: a message was thrown away", _throw_away_message),
+    ("IA7: a gap", _lose_number),
     ("IM9: two of identical jobs lead", _two_lead),
     ("IM9: a follower is in a pool", _send_a_follower),
     ("IM10: an array has miscounted", _miscount_elements),
@@ -217,10 +230,10 @@ def test_a_wrong_job_is_told(told: str, state: State, spoil: Callable[[PoolJob],
     check = invariants.OF_JOBS[told.partition(":")[0]]
     world = busy()
     before = _job(world, state)
-    check(world, before, before)
+    check(world, _pool(world), before, before)
 
     with pytest.raises(InvariantBroken, match=told):
-        check(world, before, spoil(before))
+        check(world, _pool(world), before, spoil(before))
 
 
 def test_a_job_with_two_leases_is_told() -> None:
@@ -231,7 +244,7 @@ def test_a_job_with_two_leases_is_told() -> None:
     world.pool.live[99] = None
 
     with pytest.raises(InvariantBroken, match="IS2: not one lease"):
-        invariants.attempts_are_numbered(world, job, job)
+        invariants.attempts_are_numbered(world, _pool(world), job, job)
 
 
 def _without_part(lease: Lease) -> Lease:
@@ -281,12 +294,12 @@ def test_a_wrong_lease_is_told(
     check = invariants.OF_LEASES[told.partition(":")[0]]
     world = busy()
     before = world.pool.leases[_job(world).fence or 0]
-    check(world, before, before)
+    check(world, _pool(world), before, before)
     if late:
         world.pool.now = max(part.until for part in before.parts)
 
     with pytest.raises(InvariantBroken, match=told):
-        check(world, None if new else before, spoil(before))
+        check(world, _pool(world), None if new else before, spoil(before))
 
 
 def test_an_attempt_that_ends_twice_is_told() -> None:
@@ -294,27 +307,27 @@ def test_an_attempt_that_ends_twice_is_told() -> None:
     before = _lease(world)
 
     with pytest.raises(InvariantBroken, match="IM3: an attempt has ended twice"):
-        invariants.stale_fences_change_nothing(world, before, _ended_again(before))
+        invariants.stale_fences_change_nothing(world, _pool(world), before, _ended_again(before))
 
 
 def test_a_lease_on_a_silent_node_is_told() -> None:
     world = busy()
     lease = world.pool.leases[_job(world).fence or 0]
-    invariants.silent_nodes_get_nothing(world, None, lease)
+    invariants.silent_nodes_get_nothing(world, _pool(world), None, lease)
     wrong(world.pool.machines[lease.parts[0].piece.node], heard_at=None)
 
     with pytest.raises(InvariantBroken, match="IS15"):
-        invariants.silent_nodes_get_nothing(world, None, lease)
+        invariants.silent_nodes_get_nothing(world, _pool(world), None, lease)
 
 
 def test_a_withdrawn_job_that_is_started_is_told() -> None:
     world = busy()
     lease = world.pool.leases[_job(world).fence or 0]
-    invariants.what_is_withdrawn_gets_nothing(world, None, lease)
+    invariants.what_is_withdrawn_gets_nothing(world, _pool(world), None, lease)
     wrong(world.pool.jobs[lease.key], withdrawn=True)
 
     with pytest.raises(InvariantBroken, match="IM6: a withdrawn"):
-        invariants.what_is_withdrawn_gets_nothing(world, None, lease)
+        invariants.what_is_withdrawn_gets_nothing(world, _pool(world), None, lease)
 
 
 def _lease_twice(world: FaultWorld) -> None:
@@ -324,7 +337,7 @@ def _lease_twice(world: FaultWorld) -> None:
 
 
 def _lead_anew(world: FaultWorld) -> None:
-    world.checker.epoch = world.pool.epoch + 1
+    world.checker.epochs[POOL] = world.pool.epoch + 1
 
 
 def _suspect(world: FaultWorld) -> None:
@@ -357,29 +370,118 @@ def _sleep(world: FaultWorld) -> None:
     task.outlived_at = world.at - SECOND
 
 
-WORLDS: list[tuple[str, dict[str, invariants.Check], str, Spoil]] = [
-    ("IS1: a GPU in two leases", invariants.OF_THE_POOL, "IS1", _lease_twice),
-    ("IS4: an epoch", invariants.OF_THE_POOL, "IS4", _lead_anew),
-    ("IS7: a sound clock", invariants.OF_THE_POOL, "IS7", _suspect),
-    ("IS1: two on one GPU", invariants.OF_PROCESSES, "IS1", _run_beside),
-    ("IS2: a job runs twice", invariants.OF_PROCESSES, "IS2", _run_elsewhere),
-    ("IS7: a process without a lease", invariants.OF_PROCESSES, "IS7", _end_lease),
-    ("IS7: a guard has slept", invariants.OF_PROCESSES, "IS7, thawed", _sleep),
+POOLS: list[tuple[str, str, Spoil]] = [
+    ("IS1: a GPU in two leases", "IS1", _lease_twice),
+    ("IS4: an epoch", "IS4", _lead_anew),
+    ("IS7: a sound clock", "IS7", _suspect),
+]
+PROCESSES: list[tuple[str, str, Spoil]] = [
+    ("IS1: two on one GPU", "IS1", _run_beside),
+    ("IS2: a job runs twice", "IS2", _run_elsewhere),
+    ("IS7: a process without a lease", "IS7", _end_lease),
+    ("IS7: a guard has slept", "IS7, thawed", _sleep),
 ]
 
 
-@pytest.mark.parametrize(
-    ("told", "checks", "name", "spoil"), WORLDS, ids=[one[0] for one in WORLDS]
-)
-def test_a_wrong_pool_or_node_is_told(
-    told: str, checks: dict[str, invariants.Check], name: str, spoil: Spoil
-) -> None:
-    world = busy()
-    checks[name](world)
+@pytest.mark.parametrize(("message", "name", "spoil"), POOLS, ids=[case[0] for case in POOLS])
+def test_a_wrong_pool_is_reported(message: str, name: str, spoil: Spoil) -> None:
+    check, world = invariants.OF_THE_POOL[name], busy()
+    check(world, _pool(world))
     spoil(world)
 
-    with pytest.raises(InvariantBroken, match=told):
-        checks[name](world)
+    with pytest.raises(InvariantBroken, match=message):
+        check(world, _pool(world))
+
+
+@pytest.mark.parametrize(
+    ("message", "name", "spoil"), PROCESSES, ids=[case[0] for case in PROCESSES]
+)
+def test_a_wrong_process_is_reported(message: str, name: str, spoil: Spoil) -> None:
+    check, world = invariants.OF_PROCESSES[name], busy()
+    check(world)
+    spoil(world)
+
+    with pytest.raises(InvariantBroken, match=message):
+        check(world)
+
+
+# Moves between two pools
+
+
+def moved() -> tuple[FaultWorld, SimulatedOrg, JobId]:
+    """A world of two pools in which a job has just moved to the second, its org, and the job."""
+    world = FaultWorld(SEED, TWO_POOLS)
+    while not world.counts["jobs moved"]:
+        world.step()
+    while True:
+        for key, row in world.pool.jobs.items():
+            if row.state is State.MOVED and key in world.pools["pool2"].rows.jobs:
+                return world, world.orgs[row.org], row.job
+        world.step()
+
+
+def test_a_job_in_two_pools_is_reported() -> None:
+    """S10: a job waits in one pool at a time, and in the pool that its org names."""
+    world, org, name = moved()
+    pool = world.pools["pool2"]
+    job = pool.rows.jobs[org.id, name]
+    invariants.waits_in_one_pool(world, pool, job, job)
+    wrong(org.jobs[name], pool=POOL)
+    with pytest.raises(InvariantBroken, match="IS16: a job waits in another pool"):
+        invariants.waits_in_one_pool(world, pool, job, job)
+
+    wrong(world.pool.jobs[org.id, name], state=State.QUEUED)
+    with pytest.raises(InvariantBroken, match="IS16: a job waits in two pools"):
+        invariants.waits_in_one_pool(world, pool, job, job)
+
+
+def test_a_job_that_is_not_where_its_routes_lead_is_reported() -> None:
+    world, org, name = moved()
+    invariants.moves_follow_routes(world, org)
+    first, second = org.routed[name]
+    org.routed[name] = [first, second._replace(pool=first.pool)]
+    with pytest.raises(InvariantBroken, match="IS16: sent to a pool twice"):
+        invariants.moves_follow_routes(world, org)
+
+    org.routed[name] = [first, second]
+    org.cancelled_in[name] = POOL
+    with pytest.raises(InvariantBroken, match="IS16: a cancelled job was sent on"):
+        invariants.moves_follow_routes(world, org)
+
+    org.routed[name] = [first, second._replace(arrived_at=None)]
+    with pytest.raises(InvariantBroken, match="IS16: a job is not where its routes say"):
+        invariants.moves_follow_routes(world, org)
+
+
+def test_a_message_to_another_pool_is_reported() -> None:
+    world, org, name = moved()
+    invariants.messages_in_order(world, org)
+    org.addressed[name][-1] = POOL
+
+    with pytest.raises(InvariantBroken, match="IA7: a message from nowhere"):
+        invariants.messages_in_order(world, org)
+
+
+def test_attempts_in_two_pools_are_reported() -> None:
+    world = FaultWorld(SEED, TWO_POOLS)
+    world.run()
+    pool = world.pools["pool2"]
+    lease = next(iter(pool.rows.leases.values()))
+    invariants.attempts_stay_in_a_pool(world, pool, None, lease)
+    world.pool.leases[99] = replace(lease, fence=99)
+
+    with pytest.raises(InvariantBroken, match="IS2: attempts in two pools"):
+        invariants.attempts_stay_in_a_pool(world, pool, None, lease)
+
+
+def test_a_job_that_is_lost_between_two_pools_is_reported() -> None:
+    world, org, name = moved()
+    world.run()
+    invariants.no_move_is_left(world)
+    del world.pools["pool2"].rows.jobs[org.id, name]
+
+    with pytest.raises(InvariantBroken, match="IS16: a job was lost on its way"):
+        invariants.no_move_is_left(world)
 
 
 def _keep_hold(world: FaultWorld) -> None:
@@ -417,7 +519,7 @@ def _call_it_lost(world: FaultWorld) -> None:
 
 
 def _run_never(world: FaultWorld) -> None:
-    world.tasks.clear()
+    _pool(world).tasks.clear()
 
 
 def _forget_event(world: FaultWorld) -> None:
@@ -472,11 +574,11 @@ def test_what_has_not_settled_in_time_is_told() -> None:
 def test_what_a_former_leader_writes_is_told() -> None:
     world = busy()
     world.checker.note_decision(world.pool.epoch - 1)
-    work = world._begin_transaction()
+    work = world._begin_transaction(_pool(world))
     assert work is not None
 
     with pytest.raises(InvariantBroken, match="IS5"):
-        world.checker.note_transaction(work)
+        world.checker.note_transaction(_pool(world), work)
 
 
 def test_a_process_that_starts_twice_or_out_of_order_is_told() -> None:
@@ -501,11 +603,12 @@ def test_another_answer_to_the_same_key_is_told() -> None:
 
 def test_every_check_is_shown_to_fail() -> None:
     """A new promise comes with a world that breaks it."""
+    moves = "IS16"  # tests of its own
     ours = {told.partition(":")[0].replace("IL2", "IL1") for told, *_ in ORGS}
-    assert invariants.OF_ORGS.keys() == ours
-    assert invariants.OF_JOBS.keys() == {told.partition(":")[0] for told, *_ in JOBS}
-    beside = {"IS15", "IM6"}  # tests of their own
-    assert invariants.OF_LEASES.keys() == beside | {one[0].partition(":")[0] for one in LEASES}
-    for checks in (invariants.OF_THE_POOL, invariants.OF_PROCESSES):
-        assert checks.keys() == {name for _, of, name, _ in WORLDS if of is checks}
-    assert invariants.AT_THE_END.keys() == {name for _, name, _ in ENDS}
+    assert invariants.OF_ORGS.keys() == ours | {moves}
+    assert invariants.OF_JOBS.keys() == {told.partition(":")[0] for told, *_ in JOBS} | {moves}
+    beside = {"IS2", "IS15", "IM6"}  # tests of their own
+    assert invariants.OF_LEASES.keys() == beside | {case[0].partition(":")[0] for case in LEASES}
+    assert invariants.OF_THE_POOL.keys() == {name for _, name, _ in POOLS}
+    assert invariants.OF_PROCESSES.keys() == {name for _, name, _ in PROCESSES}
+    assert invariants.AT_THE_END.keys() == {name for _, name, _ in ENDS} | {moves}

@@ -13,6 +13,7 @@ from bursar.sim.faults.campaign import EVENTS_PER_100_SEEDS, CampaignSummary, ru
 from bursar.sim.faults.injection import FAULTS
 from bursar.sim.faults.profile import START, FaultProfile
 from bursar.sim.faults.world import FaultWorld
+from tests.sim.faults.planted import MOVING
 
 pytestmark = pytest.mark.property  # thousands of steps, each checked: not to be measured as well
 CHUNK = 50
@@ -42,6 +43,19 @@ def test_one_kind_of_fault_over_and_over(kind: str) -> None:
     profile = FaultProfile(jobs=9, kinds=(kind,), faults_every=3 * SECOND)
     for seed in range(4):
         FaultWorld(seed, profile).run()
+
+
+def test_jobs_move_between_pools_whatever_fails() -> None:
+    """A job waits in one pool at a time, has its attempts in one pool, and ends once (S10, D4)."""
+    counts: Counter[str] = Counter()
+    for seed in range(16):
+        world = FaultWorld(seed, MOVING)
+        world.run()
+        counts.update(world.counts)
+
+    assert counts["moves requested"] > counts["jobs moved"] > 16, "some jobs start before they move"
+    assert counts["moves that met a cancel"] > 0
+    assert FAULTS.keys() <= counts.keys()
 
 
 def test_a_world_that_does_not_fail_just_works() -> None:
@@ -91,8 +105,8 @@ def test_a_seed_is_the_same_in_every_process() -> None:
     code = (
         "from hashlib import sha256\n"
         "from bursar.sim.faults.world import FaultWorld\n"
-        "from bursar.sim.faults.campaign import trace_of\n"
-        "world = FaultWorld(11, keep=10**9)\n"
+        "from bursar.sim.faults.campaign import profile_of, trace_of\n"
+        "world = FaultWorld(11, profile_of(11), keep=10**9)\n"
         "world.run()\n"
         "print(sha256('\\n'.join(trace_of(world)).encode()).hexdigest())\n"
     )

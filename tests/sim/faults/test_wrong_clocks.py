@@ -10,6 +10,7 @@ from bursar.core.instant import SECOND
 from bursar.core.refusal import InvariantBroken
 from bursar.sim.faults import invariants
 from bursar.sim.faults.clocks import BELIEVED_WITHIN, SimulatedClock
+from bursar.sim.faults.org import POOL
 from bursar.sim.faults.profile import START, FaultProfile
 from bursar.sim.faults.world import FaultWorld
 
@@ -73,12 +74,12 @@ def test_a_database_s_clock_that_jumps_is_not_believed() -> None:
     while world.at < START + 30 * SECOND:
         world.step()
     before = world.pool.now
-    world.pool_clock.set_offset(24 * 3_600 * SECOND)
+    world.pools[POOL].clock.set_offset(24 * 3_600 * SECOND)
     while world.at < START + 50 * SECOND:
         world.step()
     assert before == world.pool.now
     assert world.counts["clock not believed"] > 10
-    world.pool_clock.set_offset(0)
+    world.pools[POOL].clock.set_offset(0)
     world.run()
 
     assert all(job.over for job in world.pool.jobs.values())

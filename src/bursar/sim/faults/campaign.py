@@ -8,7 +8,7 @@ from multiprocessing import get_context
 from typing import Any, Final
 
 from bursar.core.refusal import InvariantBroken
-from bursar.sim.faults.profile import START, draw_profile
+from bursar.sim.faults.profile import START, FaultProfile, draw_profile
 from bursar.sim.faults.world import TRACE_STEPS, FaultWorld
 
 SEEDS_PER_TASK: Final = 20  # seeds that a process runs before it tells
@@ -39,6 +39,8 @@ EVENTS_PER_100_SEEDS: Final[dict[str, int]] = {
     "holds that rolled": 10,
     "arrays advanced": 50,
     "followers ended": 4,
+    "moves requested": 50,
+    "jobs moved": 20,
 }
 
 
@@ -93,7 +95,7 @@ def run_seeds(
     """
     summary = CampaignSummary()
     for seed in seeds:
-        world = FaultWorld(seed, draw_profile(seed, mixed=seed % 2 == 1), keep=keep)
+        world = FaultWorld(seed, profile_of(seed), keep=keep)
         try:
             world.run()
         except InvariantBroken as error:
@@ -106,6 +108,11 @@ def run_seeds(
         summary.counts.update(world.counts)
         progress(summary, world)
     return summary
+
+
+def profile_of(seed: int) -> FaultProfile:
+    """The profile of a campaign's seed: of four worlds two are mixed, and two have two pools."""
+    return draw_profile(seed, mixed=seed % 2 == 1, pools=1 + seed % 4 // 2)
 
 
 def run_in_processes(

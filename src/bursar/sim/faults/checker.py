@@ -1,5 +1,6 @@
-"""Who looks on: what was touched in a step, what has to be remembered, and when to check what."""
+"""Runs the invariants: notes what a step has touched, and checks what depends on it."""
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from bursar.core.dispatch.state import Lease, PoolJob, PoolTransaction
@@ -19,57 +20,57 @@ from bursar.sim.faults.invariants import (
 )
 from bursar.sim.faults.node_host import HostedProcess, NodeHost
 from bursar.sim.faults.org import SimulatedOrg
+from bursar.sim.faults.simulated_pool import SimulatedPool
 
 if TYPE_CHECKING:
     from bursar.sim.faults.world import FaultWorld
 
 
 class InvariantChecker:
-    """Looks on, remembers what it must, and says when a promise is broken."""
+    """Notes what a step touches and checks it; raises `InvariantBroken`."""
 
     def __init__(self, world: "FaultWorld") -> None:
         self._world = world
         self.is_process_changed = False  # a process has started or ended
         self._orgs: dict[str, SimulatedOrg] = {}  # touched in this step
+        self._pool: SimulatedPool | None = None  # written in this step
         self._jobs_written: list[tuple[PoolJob | None, PoolJob]] = []
         self._leases_written: list[tuple[Lease | None, Lease]] = []
         self._epoch_used: int | None = None
-        self.epoch = 0  # the largest seen
-        self.fence = 0
-        self.started_processes: set[tuple[NodeId, int]] = (
-            set()
-        )  # processes that were started, by node
-        self.journal_marks: dict[str, tuple[int, Instant]] = {}  # of each org: events, and time
+        self.epochs: Counter[str] = Counter()  # the largest of each pool
+        self.fences: Counter[str] = Counter()  # the largest of each pool
+        self.started_processes: set[tuple[NodeId, int]] = set()  # nodes and fences
+        self.journal_marks: dict[str, tuple[int, Instant]] = {}  # of orgs: events, time
 
-    # ----------------------------------------------------------------------- what it is told
+    # ----------------------------------------------------------------------- what a step touches
 
     def note_org(self, org: SimulatedOrg) -> None:
-        """An org may have changed."""
+        """Note that an org may have changed."""
         self._orgs[org.id] = org
 
-    def note_transaction(self, work: PoolTransaction) -> None:
-        """A transaction of the pool is about to be kept."""
-        pool = work.pool
-        self._jobs_written += [(pool.jobs.get(key), new) for key, new in work.jobs_new.items()]
+    def note_transaction(self, pool: SimulatedPool, work: PoolTransaction) -> None:
+        """Note the rows of a transaction that is about to be written."""
+        self._pool, rows = pool, pool.rows
+        self._jobs_written += [(rows.jobs.get(key), new) for key, new in work.jobs_new.items()]
         self._leases_written += [
-            (pool.leases.get(key), new) for key, new in work.leases_new.items()
+            (rows.leases.get(key), new) for key, new in work.leases_new.items()
         ]
         if self._epoch_used is not None:
-            epochs_agree(self._epoch_used, pool.epoch)
+            epochs_agree(self._epoch_used, rows.epoch)
             self._epoch_used = None
 
     def note_decision(self, epoch: int) -> None:
-        """What is written next was decided by the leader of this epoch."""
+        """Note that the leader of this epoch decided what is written next."""
         self._epoch_used = epoch
 
     def note_start(self, host: NodeHost, task: HostedProcess) -> None:
-        """A process is about to start."""
+        """Check and note a process that is about to start."""
         started_once(self, host, task)
         started_in_order(self, host, task)
         self.started_processes.add((host.id, task.fence))
         self.is_process_changed = True
 
-    # ----------------------------------------------------------------------- what it checks
+    # ----------------------------------------------------------------------- checks
 
     def check_step(self) -> None:
         """Check all that the last step may have touched."""
@@ -83,15 +84,16 @@ class InvariantChecker:
             for check in OF_ORGS.values():
                 check(world, org)
         self._orgs.clear()
-        if self._jobs_written or self._leases_written:
+        pool = self._pool
+        if pool is not None and (self._jobs_written or self._leases_written):
             for check_job in OF_JOBS.values():
                 for before, job in self._jobs_written:
-                    check_job(world, before, job)
+                    check_job(world, pool, before, job)
             for check_lease in OF_LEASES.values():
                 for old, lease in self._leases_written:
-                    check_lease(world, old, lease)
+                    check_lease(world, pool, old, lease)
             for check_pool in OF_THE_POOL.values():
-                check_pool(world)
+                check_pool(world, pool)
             self._jobs_written.clear()
             self._leases_written.clear()
             self.is_process_changed = True
@@ -101,17 +103,20 @@ class InvariantChecker:
                 check_tasks(world)
 
     def check_settled(self) -> None:
-        """Long after everything was made good, something is still going on."""
+        """Check that everything has settled, long after the last fault (IV3)."""
         world = self._world
         if world.is_settled:
             return
-        jobs = {key: job.state.value for key, job in world.pool.jobs.items() if not job.over}
+        pools = world.pools.values()
+        jobs = [job for pool in pools for job in pool.rows.jobs.values() if not job.over]
+        states = {job.key: job.state.value for job in jobs}
+        letters = [letter for pool in pools for letter in pool.rows.outbox]
         orgs = {org.id: list(org.outbox) for org in world.orgs.values() if org.outbox}
         tasks = {host.id: list(host.tasks) for host in world.hosts.values() if host.tasks}
-        waiting = (jobs, list(world.pool.outbox), orgs, tasks, world.clients.are_answered)
+        waiting = (states, letters, orgs, tasks, world.clients.are_answered)
         raise InvariantBroken(f"IV3: not everything has settled: {waiting}")
 
     def check_end(self) -> None:
-        """Check what is true once everything has settled."""
+        """Check what must be true once everything has settled."""
         for check in AT_THE_END.values():
             check(self._world)

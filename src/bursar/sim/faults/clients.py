@@ -10,7 +10,7 @@ from bursar.core.ids import AccountId, GrantId, HoldId, JobId, PriceVersionId, U
 from bursar.core.instant import MILLISECOND, SECOND
 from bursar.core.jobs.effects import Outcome
 from bursar.core.jobs.result_cache import Sharing
-from bursar.core.jobs.submission import Submission
+from bursar.core.jobs.submission import Option, Submission
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import (
     AddAccount,
@@ -33,6 +33,7 @@ from bursar.sim.faults import org as org_side
 from bursar.sim.faults.clocks import SimulatedClock
 from bursar.sim.faults.node_host import HostedProcess
 from bursar.sim.faults.org import POOL, SimulatedOrg
+from bursar.sim.faults.simulated_pool import SimulatedPool
 
 if TYPE_CHECKING:
     from bursar.sim.faults.world import FaultWorld
@@ -197,15 +198,17 @@ class Clients:
 
     def give_up(self) -> None:
         """Withdraw the jobs that are out of credits."""
-        for (org, job), known in sorted(self._world.pool.jobs.items()):
-            if known.state is State.OUT_OF_CREDITS:
-                call = ClientCall(f"give-up/{job}", org, job)
-                self._calls.append(call)
-                self.send_call(call)
+        for pool in self._world.pools.values():
+            for (org, job), row in sorted(pool.rows.jobs.items()):
+                if row.state is State.OUT_OF_CREDITS:
+                    call = ClientCall(f"give-up/{job}", org, job)
+                    self._calls.append(call)
+                    self.send_call(call)
 
     def correct_ends(self) -> None:
         """Say of some attempts who answers for their ends, and then of the same ones once more."""
-        for lease in self._world.pool.leases.values():
+        pools = self._world.pools.values()
+        for lease in [lease for pool in pools for lease in pool.rows.leases.values()]:
             if not lease.live and self._random.random() < 0.4:
                 for place, end_class in enumerate(self._random.choices(list(EndClass), k=2)):
                     said = CorrectEnd(
@@ -252,7 +255,7 @@ class Clients:
 
         The job's number decides, so that a world without these draws the same.
         """
-        submission = Submission(POOL, reserve, want.spec, want.run_ms)
+        submission = self._route(Submission(POOL, reserve, want.spec, want.run_ms))
         if not self._world.profile.mixed:
             return submission
         kind = int(want.job[1:]) % 4
@@ -261,6 +264,15 @@ class Clients:
         if kind == 2:
             return submission._replace(reserve=replace(reserve, lots=3, at_once=2))
         return submission._replace(sharing=Sharing("digest", 60 * SECOND))
+
+    def _route(self, submission: Submission) -> Submission:
+        """Choose a pool by the job's number; of five jobs one names its pool and cannot move."""
+        pools, number = list(self._world.pools), int(submission.job[1:])
+        if len(pools) == 1:
+            return submission
+        pools = pools[number % 2 :] + pools[: number % 2]
+        options = tuple(Option(pool, ("H100",), "it starts first") for pool in pools)
+        return submission._replace(pool=pools[0], routes=() if number % 5 == 0 else options)
 
     def _correct(self, org: SimulatedOrg, key: str, said: CorrectEnd, now: int) -> Outcome:
         outcome = org_side.correct(org, key, said, now)
@@ -284,9 +296,9 @@ class Clients:
         array = self._world.orgs[key[0]].jobs[key[1]].array
         return self._wants[key[0], array or key[1]]
 
-    def set_fate(self, task: HostedProcess) -> None:
+    def set_fate(self, pool: SimulatedPool, task: HostedProcess) -> None:
         """Let a process be what its job is: how long it runs, and how it ends."""
-        want, done = self._plan_of(task.key), self._world.pool.jobs[task.key].ran_ms
+        want, done = self._plan_of(task.key), pool.rows.jobs[task.key].ran_ms
         task.ends_ms = max(want.needs_ms - done, 1)
         task.checkpoint_ms = want.spec.program.checkpoint_every_ms
         if want.fails and self._random.random() < 0.5:

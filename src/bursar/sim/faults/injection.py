@@ -48,8 +48,8 @@ class FaultInjector:
         """A process dies, whatever it was doing, and is started again some time later."""
         world = self._world
         back = self._span(1, 15)
-        if name in world.desks:
-            world.desks[name].up = False
+        if name in world.processes:
+            world.processes[name].up = False
             world.after(back, world.restart, name)
         elif name in world.orgs:
             world.down.add(name)
@@ -61,14 +61,14 @@ class FaultInjector:
     def crash_any(self) -> None:
         """Some process dies."""
         world = self._world
-        self.crash(self._random.choice([*world.desks, *sorted(world.orgs), *world.hosts]))
+        self.crash(self._random.choice([*world.processes, *sorted(world.orgs), *world.hosts]))
 
     def pause_process(self) -> None:
         """A process is stopped for a while; it knows nothing of it when it goes on."""
         world = self._world
-        name = self._random.choice([*world.desks, *world.desks, *world.hosts])
-        if name in world.desks:
-            world.desks[name].paused_until = world.at + self._span(1, 20)
+        name = self._random.choice([*world.processes, *world.processes, *world.hosts])
+        if name in world.processes:
+            world.processes[name].paused_until = world.at + self._span(1, 20)
         else:
             world.hosts[NodeId(name)].paused_until = world.at + self._span(1, 50)
 
@@ -95,9 +95,9 @@ class FaultInjector:
     def restart(self, name: str) -> None:
         """What was down is started again."""
         world = self._world
-        if name in world.desks:
-            if not world.desks[name].up:
-                world.start_process(world.desks[name])
+        if name in world.processes:
+            if not world.processes[name].up:
+                world.start_process(world.processes[name])
         elif name in world.orgs:
             world.down.discard(name)
         else:
@@ -111,7 +111,7 @@ class FaultInjector:
     def cut_links(self) -> None:
         """Some cannot be reached by others, or reach them, or both."""
         world = self._world
-        names = [*world.desks, *sorted(world.orgs), *world.hosts]
+        names = [*world.processes, *sorted(world.orgs), *world.hosts]
         cut = self._random.sample(names, self._random.randint(1, 2))
         rest = [name for name in names if name not in cut]
         links: list[tuple[str, str]] = []
@@ -128,7 +128,9 @@ class FaultInjector:
     def jump_clock(self) -> None:
         """A database's clock is put wrong: by a little, which is believed, or by a lot."""
         world = self._world
-        clock = self._random.choice([world.pool_clock, *world.org_clocks.values()])
+        clock = self._random.choice(
+            [*(pool.clock for pool in world.pools.values()), *world.org_clocks.values()]
+        )
         if self._random.random() < 0.7:
             clock.set_offset(self._random.randint(-4_900_000, 4_900_000))
         else:
@@ -140,12 +142,12 @@ class FaultInjector:
         """Nothing is wrong any more."""
         world = self._world
         world.blocked.clear()
-        for clock in (world.pool_clock, *world.org_clocks.values()):
+        for clock in (*(pool.clock for pool in world.pools.values()), *world.org_clocks.values()):
             clock.set_offset(0)
-        for name in (*world.desks, *world.orgs, *world.hosts):
+        for name in (*world.processes, *world.orgs, *world.hosts):
             self.restart(name)
-        for desk in world.desks.values():
-            desk.paused_until = min(desk.paused_until, world.at)
+        for process in world.processes.values():
+            process.paused_until = min(process.paused_until, world.at)
         for host in world.hosts.values():
             host.paused_until = min(host.paused_until, world.at)
 

@@ -29,12 +29,14 @@ from bursar.core.scheduling.model.nodes import MILLI
 from bursar.sim.faults.clients import PRICES
 from bursar.sim.faults.node_host import HostedProcess, NodeHost
 from bursar.sim.faults.org import SimulatedOrg
+from bursar.sim.faults.simulated_pool import SimulatedPool
 
 if TYPE_CHECKING:
     from bursar.sim.faults.checker import InvariantChecker
     from bursar.sim.faults.world import FaultWorld
 
 Check = Callable[["FaultWorld"], None]
+PoolCheck = Callable[["FaultWorld", SimulatedPool], None]
 
 
 # Ledger
@@ -72,7 +74,7 @@ def charges_follow_readings(world: "FaultWorld", org: SimulatedOrg) -> None:
     for name, hold in org.books.holds.items():
         for attempt, meter in hold.meters:
             lease = _lease_of(world, (org.id, JobId(name)), attempt)
-            invariant(lease is not None, "IL12: an attempt that nobody has leased", hold=name)
+            invariant(lease is not None, "IL12: an attempt without a lease", hold=name)
             assert lease is not None
             charged = usage_price(meter.rate, meter.milli_gpus, meter.run_ms)
             right = meter.run_ms <= lease.run_ms and meter.charged == charged
@@ -96,13 +98,14 @@ def both_know_what_is_held(world: "FaultWorld", org: SimulatedOrg) -> None:
     """
     objected = {receipt.job for receipt in org.objections}
     for name, known in org.jobs.items():
-        job = world.pool.jobs.get((org.id, name))
+        rows = world.pools[known.pool].rows
+        job = rows.jobs.get((org.id, name))
         hold = org.books.holds.get(HoldId(name))
         assert hold is not None
         if job is None or hold.closed_at is not None or name in objected:
             continue
         if (known.sent, known.received) == (job.received, job.sent):
-            told_ms = 0 if job.fence is None else world.pool.leases[job.fence].told_ms
+            told_ms = 0 if job.fence is None else rows.leases[job.fence].told_ms
             [(_, rate)] = job.ask.rates
             told, need = (
                 usage_price(rate, job.ask.milli_gpus, ms) for ms in (told_ms, job.left_ms)
@@ -135,14 +138,22 @@ def accepted_jobs_are_there(world: "FaultWorld", org: SimulatedOrg) -> None:
 
 
 def messages_in_order(world: "FaultWorld", org: SimulatedOrg) -> None:
-    """IA7: nobody has handled what was not sent; what was sent and not handled waits."""
+    """IA7: a handled message was sent, to this pool; a sent and unhandled message is kept."""
     for name, job in org.jobs.items():
-        other = world.pool.jobs.get((org.id, name))
-        sent, received = (0, 0) if other is None else (other.sent, other.received)
-        right = job.received <= sent and received <= job.sent
+        received: dict[str, int] = {}
+        for pool in world.pools.values():
+            row = pool.rows.jobs.get((org.id, name))
+            if row is not None:
+                received[pool.name] = row.received
+                right = row.received <= job.sent and org.pool_of(name, row.received) == pool.name
+                invariant(right, "IA7: a message from nowhere", job=name, pool=pool.name)
+        sender = world.pools[job.pool].rows.jobs.get((org.id, name))
+        right = job.received <= (0 if sender is None else sender.sent)
         invariant(right, "IA7: a message from nowhere", job=name)
-        waiting = all((name, n) in org.outbox for n in range(received + 1, job.sent + 1))
-        invariant(waiting, "IA7: a message was thrown away", job=name)
+        for n, target in enumerate(org.addressed.get(name, ()), start=1):
+            right = n <= received.get(target, 0) or (name, n) in org.outbox
+            invariant(right, "IA7: a message was thrown away", job=name, n=n)
+        invariant(len(org.addressed.get(name, ())) == job.sent, "IA7: a gap", job=name)
 
 
 def one_of_identical_jobs_leads(world: "FaultWorld", org: SimulatedOrg) -> None:
@@ -151,7 +162,7 @@ def one_of_identical_jobs_leads(world: "FaultWorld", org: SimulatedOrg) -> None:
     right = max(leaders.values(), default=0) <= 1
     invariant(right, "IM9: two of identical jobs lead", org=org.id, leaders=leaders)
     for name, job in org.jobs.items():
-        right = not job.follows or (job.sent == 0 and (org.id, name) not in world.pool.jobs)
+        right = not job.follows or (job.sent == 0 and not _rows_of(world, (org.id, name)))
         invariant(right, "IM9: a follower is in a pool", job=name)
 
 
@@ -164,9 +175,40 @@ def arrays_count_their_elements(world: "FaultWorld", org: SimulatedOrg) -> None:
         invariant(right, "IM10: an array has miscounted", array=name, begun=array.begun, live=live)
 
 
+def moves_follow_routes(world: "FaultWorld", org: SimulatedOrg) -> None:
+    """IS16: a job is in the pool of its last completed route, and was sent to each pool once.
+
+    A cancelled job stays in the pool that was asked to stop it.
+    """
+    for name, routes in org.routed.items():
+        pools = [route.pool for route in routes]
+        invariant(len(set(pools)) == len(pools), "IS16: sent to a pool twice", job=name)
+        arrived = [route.pool for route in routes if route.arrived_at is not None]
+        right = arrived[-1] == org.jobs[name].pool and len(pools) - len(arrived) <= 1
+        invariant(right, "IS16: a job is not where its routes say", job=name, routes=routes)
+        right = org.cancelled_in.get(name, arrived[-1]) == arrived[-1]
+        invariant(right, "IS16: a cancelled job was sent on", job=name, routes=routes)
+
+
+def _rows_of(world: "FaultWorld", key: JobKey) -> dict[str, PoolJob]:
+    """A job's row in each pool that has one."""
+    rows = {name: pool.rows.jobs.get(key) for name, pool in world.pools.items()}
+    return {name: row for name, row in rows.items() if row is not None}
+
+
+def _leases_of(world: "FaultWorld", key: JobKey) -> list[tuple[str, Lease]]:
+    """The leases of a job, and the pools that gave them."""
+    return [
+        (name, lease)
+        for name, pool in world.pools.items()
+        for lease in pool.rows.leases.values()
+        if lease.key == key
+    ]
+
+
 def _lease_of(world: "FaultWorld", key: JobKey, attempt: int) -> Lease | None:
-    leases = world.pool.leases.values()
-    return next((one for one in leases if one.key == key and one.attempt == attempt), None)
+    leases = world.pools[world.orgs[key[0]].jobs[key[1]].pool].rows.leases.values()
+    return next((lease for lease in leases if lease.key == key and lease.attempt == attempt), None)
 
 
 # Jobs of the pool, as they were and as they are
@@ -183,29 +225,48 @@ def _reachable() -> frozenset[tuple[State | None, State]]:
 REACHABLE: Final = _reachable()
 
 
-def life_follows_the_table(world: "FaultWorld", before: PoolJob | None, job: PoolJob) -> None:
+def life_follows_the_table(
+    world: "FaultWorld", pool: SimulatedPool, before: PoolJob | None, job: PoolJob
+) -> None:
     """IM6: each change of state is an edge of the table; what is over stays over."""
     source = State.QUEUED if before is None else before.state
     right = (source, job.state) in REACHABLE and (source not in OVER or source is job.state)
     invariant(right, "IM6: no such step", job=job.job, before=source, now=job.state)
 
 
-def attempts_are_numbered(world: "FaultWorld", before: PoolJob | None, job: PoolJob) -> None:
+def attempts_are_numbered(
+    world: "FaultWorld", pool: SimulatedPool, before: PoolJob | None, job: PoolJob
+) -> None:
     """IS2: attempts follow each other; a job has one lease or none."""
     last = 0 if before is None else before.attempt
     invariant(job.attempt - last in (0, 1), "IS2: attempts are not numbered", job=job.job)
-    live = [fence for fence in world.pool.live if world.pool.leases[fence].key == job.key]
-    want = [job.fence] if world.pool.jobs[job.key].state in LIVE else []
-    if job is world.pool.jobs[job.key]:
+    rows = pool.rows
+    live = [fence for fence in rows.live if rows.leases[fence].key == job.key]
+    want = [job.fence] if rows.jobs[job.key].state in LIVE else []
+    if job is rows.jobs[job.key]:
         invariant(live == want, "IS2: not one lease", job=job.job, live=live, fence=job.fence)
 
 
 def _is_corrected(world: "FaultWorld", job: PoolJob) -> bool:
-    leases = world.pool.leases.values()
-    return any(one.key == job.key and one.corrected is not None for one in leases)
+    return any(lease.corrected is not None for _, lease in _leases_of(world, job.key))
 
 
-def credits_cover_what_runs(world: "FaultWorld", before: PoolJob | None, job: PoolJob) -> None:
+def waits_in_one_pool(
+    world: "FaultWorld", pool: SimulatedPool, before: PoolJob | None, job: PoolJob
+) -> None:
+    """IS16: a job that is not over is in one pool, which is the pool that its org names."""
+    if pool.rows.jobs[job.key].over:
+        return
+    rows = _rows_of(world, job.key)
+    open_in = [name for name, row in rows.items() if not row.over]
+    invariant(open_in == [pool.name], "IS16: a job waits in two pools", job=job.key, pools=open_in)
+    known = world.orgs[job.org].jobs[job.job]
+    invariant(known.pool == pool.name, "IS16: a job waits in another pool", job=job.key)
+
+
+def credits_cover_what_runs(
+    world: "FaultWorld", pool: SimulatedPool, before: PoolJob | None, job: PoolJob
+) -> None:
     """IS9: what a job has used was set aside for it, and by its org.
 
     When work was charged after all, what another attempt has run may still become known (L13).
@@ -219,71 +280,96 @@ def credits_cover_what_runs(world: "FaultWorld", before: PoolJob | None, job: Po
 # Leases, as they were and as they are
 
 
-def fences_grow(world: "FaultWorld", before: Lease | None, lease: Lease) -> None:
+def fences_grow(
+    world: "FaultWorld", pool: SimulatedPool, before: Lease | None, lease: Lease
+) -> None:
     """IS4: each new lease has a larger fence than all before it."""
     if before is None:
-        invariant(lease.fence > world.checker.fence, "IS4: a fence was used before", lease=lease)
-        world.checker.fence = lease.fence
+        fences = world.checker.fences
+        invariant(lease.fence > fences[pool.name], "IS4: a fence was used before", lease=lease)
+        fences[pool.name] = lease.fence
 
 
-def gangs_are_whole(world: "FaultWorld", before: Lease | None, lease: Lease) -> None:
+def attempts_stay_in_a_pool(
+    world: "FaultWorld", pool: SimulatedPool, before: Lease | None, lease: Lease
+) -> None:
+    """IS2: all attempts of a job are in one pool."""
+    if before is None:
+        others = [name for name, _ in _leases_of(world, lease.key) if name != pool.name]
+        invariant(not others, "IS2: attempts in two pools", lease=lease, others=others)
+
+
+def gangs_are_whole(
+    world: "FaultWorld", pool: SimulatedPool, before: Lease | None, lease: Lease
+) -> None:
     """IS8: a lease has all GPUs that its job needs, and keeps them."""
     if before is None:
-        given = [part.piece for part in lease.parts]
-        has = sum(len(one.gpus) * (one.slots * MILLI // world.profile.slots) for one in given)
-        want = world.pool.jobs[lease.key].ask.milli_gpus
+        pieces = [part.piece for part in lease.parts]
+        slots = world.profile.slots
+        has = sum(len(piece.gpus) * (piece.slots * MILLI // slots) for piece in pieces)
+        want = pool.rows.jobs[lease.key].ask.milli_gpus
         invariant(has == want, "IS8: half a gang, or more than was paid for", lease=lease)
     else:
-        pieces, were = ([part.piece for part in one.parts] for one in (lease, before))
-        invariant(pieces == were, "IS8: a lease has moved", lease=lease)
+        pieces, earlier = ([part.piece for part in row.parts] for row in (lease, before))
+        invariant(pieces == earlier, "IS8: a lease has moved", lease=lease)
 
 
-def silent_nodes_get_nothing(world: "FaultWorld", before: Lease | None, lease: Lease) -> None:
+def silent_nodes_get_nothing(
+    world: "FaultWorld", pool: SimulatedPool, before: Lease | None, lease: Lease
+) -> None:
     """IS15: what is leased lies on nodes that were heard of lately."""
     if before is None:
         for part in lease.parts:
-            heard_at = world.pool.machines[part.piece.node].heard_at
+            heard_at = pool.rows.machines[part.piece.node].heard_at
             right = heard_at is not None and lease.leased_at < heard_at + LEASE_TTL
             invariant(right, "IS15: leased on a silent node", node=part.piece.node)
 
 
-def what_is_withdrawn_gets_nothing(world: "FaultWorld", before: Lease | None, lease: Lease) -> None:
+def what_is_withdrawn_gets_nothing(
+    world: "FaultWorld", pool: SimulatedPool, before: Lease | None, lease: Lease
+) -> None:
     """IM6: a job that was withdrawn does not start any more."""
-    withdrawn = before is None and world.pool.jobs[lease.key].withdrawn
+    withdrawn = before is None and pool.rows.jobs[lease.key].withdrawn
     invariant(not withdrawn, "IM6: a withdrawn job was started", lease=lease)
 
 
-def readings_grow(world: "FaultWorld", before: Lease | None, lease: Lease) -> None:
+def readings_grow(
+    world: "FaultWorld", pool: SimulatedPool, before: Lease | None, lease: Lease
+) -> None:
     """IM1: what is proven never shrinks, and is no more than the lease has lasted."""
     if before is not None:
         invariant(lease.run_ms >= before.run_ms, "IM1: a reading went back", lease=lease)
         last = max(part.until for part in lease.parts)
-        most = (min(world.pool.now, last) - lease.leased_at) // MILLISECOND
+        most = (min(pool.rows.now, last) - lease.leased_at) // MILLISECOND
         invariant(lease.run_ms <= max(most, 0), "IM1: longer than its lease", lease=lease)
 
 
-def stale_fences_change_nothing(world: "FaultWorld", before: Lease | None, lease: Lease) -> None:
+def stale_fences_change_nothing(
+    world: "FaultWorld", pool: SimulatedPool, before: Lease | None, lease: Lease
+) -> None:
     """IM2, IM3: a lease that has ended or run out gets no longer, and ends once."""
     if before is None:
         return
     if before.ended_at is not None:
-        end, was = ((one.ended_at, one.why, one.parts) for one in (lease, before))
-        invariant(end == was, "IM3: an attempt has ended twice", lease=lease)
+        end, earlier = ((row.ended_at, row.why, row.parts) for row in (lease, before))
+        invariant(end == earlier, "IM3: an attempt has ended twice", lease=lease)
         same = lease.kept_ms == before.kept_ms or lease.corrected is not None
         invariant(same, "IM3: another part of its work is kept", lease=lease)
-    for part, was_ in zip(lease.parts, before.parts, strict=True):
-        longer = part.until > was_.until
-        right = not longer or (was_.exit is None and world.pool.now < was_.until)
+    now = pool.rows.now
+    for part, old in zip(lease.parts, before.parts, strict=True):
+        right = part.until <= old.until or (old.exit is None and now < old.until)
         invariant(right, "IM2: renewed after its end", lease=lease)
-        told = part.exit is not was_.exit and part.exit is not Exit.GONE
-        invariant(not told or world.pool.now < was_.until, "IM2: a late result counts", lease=lease)
+        is_reported = part.exit is not old.exit and part.exit is not Exit.GONE
+        invariant(not is_reported or now < old.until, "IM2: a late result counts", lease=lease)
 
 
-def holds_outlive_leases(world: "FaultWorld", before: Lease | None, lease: Lease) -> None:
+def holds_outlive_leases(
+    world: "FaultWorld", pool: SimulatedPool, before: Lease | None, lease: Lease
+) -> None:
     """IS9: no lease lasts beyond its job's hold, nor for longer than its credits."""
     if not lease.live:
         return
-    job = world.pool.jobs[lease.key]
+    job = pool.rows.jobs[lease.key]
     rate = dict(job.ask.rates)[lease.gpu_type]
     price = usage_price(rate, job.ask.milli_gpus, lease.run_ms_max)
     right = all(part.until <= max(job.hold_until, lease.leased_at) for part in lease.parts)
@@ -295,27 +381,28 @@ def holds_outlive_leases(world: "FaultWorld", before: Lease | None, lease: Lease
 # The pool as a whole
 
 
-def slots_are_leased_once(world: "FaultWorld") -> None:
+def slots_are_leased_once(world: "FaultWorld", pool: SimulatedPool) -> None:
     """IS1: no part of a GPU is in two live leases."""
     taken: Counter[tuple[NodeId, int]] = Counter()
-    for fence in world.pool.live:
-        for part in world.pool.leases[fence].parts:
+    for fence in pool.rows.live:
+        for part in pool.rows.leases[fence].parts:
             for gpu in part.piece.gpus:
                 taken[part.piece.node, gpu] += part.piece.slots
     most = max(taken.values(), default=0)
     invariant(most <= world.profile.slots, "IS1: a GPU in two leases", taken=taken)
 
 
-def epochs_grow(world: "FaultWorld") -> None:
+def epochs_grow(world: "FaultWorld", pool: SimulatedPool) -> None:
     """IS4: the leader's epoch never goes back."""
-    invariant(world.pool.epoch >= world.checker.epoch, "IS4: an epoch went back")
-    world.checker.epoch = world.pool.epoch
+    epochs, epoch = world.checker.epochs, pool.rows.epoch
+    invariant(epoch >= epochs[pool.name], "IS4: an epoch went back", pool=pool.name)
+    epochs[pool.name] = epoch
 
 
-def clocks_are_believed_rightly(world: "FaultWorld") -> None:
+def clocks_are_believed_rightly(world: "FaultWorld", pool: SimulatedPool) -> None:
     """IS7: no node is suspected whose clock is within its bounds."""
     if world.profile.node_ppm <= 10_000:
-        for machine in world.pool.machines.values():
+        for machine in pool.rows.machines.values():
             invariant(not machine.wrong_clock, "IS7: a sound clock is suspected", node=machine.id)
 
 
@@ -342,11 +429,12 @@ def _running(world: "FaultWorld") -> Iterator[tuple[NodeHost, HostedProcess]]:
 
 def nothing_runs_twice(world: "FaultWorld") -> None:
     """IS2: no two attempts of a job run at one time."""
-    fences: dict[JobKey, int] = {}
-    for _, task in _running(world):
-        other = fences.setdefault(task.key, task.fence)
+    running: dict[JobKey, tuple[str, int]] = {}
+    for host, task in _running(world):
+        attempt = host.pool, task.fence
+        other = running.setdefault(task.key, attempt)
         invariant(
-            other == task.fence, "IS2: a job runs twice", job=task.key, fences=(other, task.fence)
+            other == attempt, "IS2: a job runs twice", job=task.key, attempts=(other, attempt)
         )
 
 
@@ -364,7 +452,7 @@ def gpus_are_used_once(world: "FaultWorld") -> None:
 def nothing_outlives_its_lease(world: "FaultWorld") -> None:
     """IS7: a process ends before its pool counts its GPUs as free, whatever the clocks say."""
     for host, task in _running(world):
-        lease = world.pool.leases[task.fence]
+        lease = world.pools[host.pool].rows.leases[task.fence]
         part = lease.on(host.id)
         right = lease.live and part is not None and part.exit is None
         invariant(right, "IS7: a process without a lease", node=host.id, fence=task.fence)
@@ -407,7 +495,7 @@ def holds_are_closed(world: "FaultWorld") -> None:
 
 def both_sides_agree(world: "FaultWorld") -> None:
     """IL12, IM3, IM5: each attempt was settled once, at the price of what its pool accepted."""
-    for lease in world.pool.leases.values():
+    for lease in _all_leases(world):
         meter = _meter_of(world, lease)
         ran = lease.run_ms if lease.kept_ms is None else lease.kept_ms
         late = _ended_by_itself(world, lease)
@@ -434,7 +522,7 @@ def lost_work_is_free(world: "FaultWorld") -> None:
     Unless an operator has said that the job answers for it; or does not, for what was its own.
     """
     free = {EndClass.PLATFORM, EndClass.PREEMPTION}
-    for lease in world.pool.leases.values():
+    for lease in _all_leases(world):
         by_itself = EndClass.PLATFORM if lease.why in (Why.LOST, Why.PREEMPTED) else None
         whose = lease.corrected or by_itself
         own = lease.why is Why.FINISHED or (
@@ -449,10 +537,18 @@ def lost_work_is_free(world: "FaultWorld") -> None:
 
 def failures_are_own(world: "FaultWorld") -> None:
     """IM3: a job is taken to have failed only if one of its processes has, by itself."""
-    failed = {one.fence for one in world.tasks if one.exit is Exit.FAILED and not one.misses_gang}
-    for lease in world.pool.leases.values():
-        right = lease.why is not Why.FAILED or lease.fence in failed
-        invariant(right, "IM3: a loss was taken for a failure", lease=lease)
+    for pool in world.pools.values():
+        failed = {
+            task.fence for task in pool.tasks if task.exit is Exit.FAILED and not task.misses_gang
+        }
+        for lease in pool.rows.leases.values():
+            right = lease.why is not Why.FAILED or lease.fence in failed
+            invariant(right, "IM3: a loss was taken for a failure", lease=lease)
+
+
+def _all_leases(world: "FaultWorld") -> Iterator[Lease]:
+    for pool in world.pools.values():
+        yield from pool.rows.leases.values()
 
 
 def _meter_of(world: "FaultWorld", lease: Lease) -> Meter:
@@ -465,13 +561,29 @@ def _meter_of(world: "FaultWorld", lease: Lease) -> Meter:
 
 def usage_was_real(world: "FaultWorld") -> None:
     """IM1: nobody pays for more than the longest of an attempt's processes really ran."""
-    ran: dict[int, int] = {}
-    for task in world.tasks:
-        assert task.truly_ended_at is not None
-        ran[task.fence] = max(ran.get(task.fence, 0), task.truly_ended_at - task.begun)
-    for lease in world.pool.leases.values():
-        most = ran.get(lease.fence, 0) * 102 // 100 // MILLISECOND + 1
-        invariant(lease.run_ms <= most, "IM1: more than it ran", lease=lease, most=most)
+    for pool in world.pools.values():
+        ran: Counter[int] = Counter()
+        for task in pool.tasks:
+            assert task.truly_ended_at is not None
+            span = task.truly_ended_at - task.truly_started_at
+            ran[task.fence] = max(ran[task.fence], span)
+        for lease in pool.rows.leases.values():
+            most = ran[lease.fence] * 102 // 100 // MILLISECOND + 1
+            invariant(lease.run_ms <= most, "IM1: more than it ran", lease=lease, most=most)
+
+
+def no_move_is_left(world: "FaultWorld") -> None:
+    """IS16: a job that a pool gave back has ended in another pool, or was cancelled."""
+    for pool in world.pools.values():
+        for key, row in pool.rows.jobs.items():
+            job = world.orgs[row.org].jobs[row.job]
+            if row.state is State.MOVED:
+                right = (
+                    job.withdrawn
+                    if job.pool == pool.name
+                    else key in world.pools[job.pool].rows.jobs
+                )
+                invariant(right, "IS16: a job was lost on its way", job=key)
 
 
 def books_follow_from_events(world: "FaultWorld") -> None:
@@ -479,8 +591,8 @@ def books_follow_from_events(world: "FaultWorld") -> None:
     for org in world.orgs.values():
         again = rebuild(org.events, PRICES)
         invariant(again == org.books, "IL4: rebuilt books differ", org=org.id)
-        found = find_problems(org.books)
-        invariant(not found, "IL4: the books do not add up", org=org.id, found=found)
+        problems = find_problems(org.books)
+        invariant(not problems, "IL4: the books do not add up", org=org.id, problems=problems)
 
 
 def nothing_is_owed(world: "FaultWorld") -> None:
@@ -488,7 +600,7 @@ def nothing_is_owed(world: "FaultWorld") -> None:
 
     What is charged after all, others may have taken meanwhile.
     """
-    corrected = {lease.key for lease in world.pool.leases.values() if lease.corrected is not None}
+    corrected = {lease.key for lease in _all_leases(world) if lease.corrected is not None}
     for org in world.orgs.values():
         for name, hold in org.books.holds.items():
             right = hold.owed == hold.absorbed == 0 or (org.id, JobId(name)) in corrected
@@ -507,13 +619,18 @@ OF_ORGS: Final[dict[str, Callable[["FaultWorld", SimulatedOrg], None]]] = {
     "IA7": messages_in_order,
     "IM9": one_of_identical_jobs_leads,
     "IM10": arrays_count_their_elements,
+    "IS16": moves_follow_routes,
 }
-OF_JOBS: Final[dict[str, Callable[["FaultWorld", PoolJob | None, PoolJob], None]]] = {
+OF_JOBS: Final[
+    dict[str, Callable[["FaultWorld", SimulatedPool, PoolJob | None, PoolJob], None]]
+] = {
     "IM6": life_follows_the_table,
     "IS2": attempts_are_numbered,
     "IS9": credits_cover_what_runs,
+    "IS16": waits_in_one_pool,
 }
-OF_LEASES: Final[dict[str, Callable[["FaultWorld", Lease | None, Lease], None]]] = {
+OF_LEASES: Final[dict[str, Callable[["FaultWorld", SimulatedPool, Lease | None, Lease], None]]] = {
+    "IS2": attempts_stay_in_a_pool,
     "IS4": fences_grow,
     "IS8": gangs_are_whole,
     "IS15": silent_nodes_get_nothing,
@@ -522,7 +639,7 @@ OF_LEASES: Final[dict[str, Callable[["FaultWorld", Lease | None, Lease], None]]]
     "IM2": stale_fences_change_nothing,
     "IS9": holds_outlive_leases,
 }
-OF_THE_POOL: Final[dict[str, Check]] = {
+OF_THE_POOL: Final[dict[str, PoolCheck]] = {
     "IS1": slots_are_leased_once,
     "IS4": epochs_grow,
     "IS7": clocks_are_believed_rightly,
@@ -541,4 +658,5 @@ AT_THE_END: Final[dict[str, Check]] = {
     "IM1": usage_was_real,
     "IL4": books_follow_from_events,
     "IL14": nothing_is_owed,
+    "IS16": no_move_is_left,
 }

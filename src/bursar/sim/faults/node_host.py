@@ -17,7 +17,7 @@ class HostedProcess:
         self.attempt = run.order.attempt
         self.piece: Piece = run.order.piece
         self.started_at = started_at  # by the node's clock
-        self.begun = truly_started_at  # truly
+        self.truly_started_at = truly_started_at
         self.truly_ended_at: Instant | None = None  # truly
         self.until = run.until
         self.ends_ms = 0  # it ends by itself when it has run so long
@@ -76,8 +76,9 @@ class HostedProcess:
 class NodeHost:
     """One node of the world."""
 
-    def __init__(self, name: NodeId, slots: int, clock: SimulatedClock) -> None:
+    def __init__(self, name: NodeId, pool: str, slots: int, clock: SimulatedClock) -> None:
         self.id = name
+        self.pool = pool  # its name
         self.slots = slots  # of each GPU
         self.clock = clock
         self.tasks: dict[int, HostedProcess] = {}  # by fence; ends when the agent forgets it

@@ -36,10 +36,15 @@ class NodeActivity:
             return
         now = host.clock.now(self._world.at)
         told = node_side.report(host.agent, host.table(self._world.at), now)
-        self._world.send(host.id, self._world.random.choice(("p1", "p2")), "report", told)
+        self._world.send(
+            host.id, self._world.random.choice(self._processes_of(host)), "report", told
+        )
         self._world.after(
             host.clock.when(now + node_side.REPORT_EVERY) - self._world.at, self.report, host, boot
         )
+
+    def _processes_of(self, host: NodeHost) -> tuple[str, ...]:
+        return tuple(self._world.pools[host.pool].processes)
 
     def follow_orders(self, host: NodeHost, orders: LeaseOrders) -> None:
         """An agent is answered, and acts."""
@@ -67,10 +72,11 @@ class NodeActivity:
 
     def _run(self, host: NodeHost, run: Run) -> None:
         task = HostedProcess(run, host.clock.now(self._world.at), self._world.at)
-        self._world.clients.set_fate(task)
+        pool = self._world.pools[host.pool]
+        self._world.clients.set_fate(pool, task)
         self._world.checker.note_start(host, task)
         host.tasks[task.fence] = task
-        self._world.tasks.append(task)
+        pool.tasks.append(task)
         self._world.counts["processes"] += 1
         self._set_guard(host, task)
         at = host.clock.when(task.started_at + task.ends_ms * MILLISECOND)
@@ -114,11 +120,11 @@ class NodeActivity:
         task.end(exit, host.clock.now(self._world.at), self._world.at)
         self._world.checker.is_process_changed = True
         if exit is Exit.GONE or (exit is Exit.KILLED and task.asked_ms is None):
-            self._disturb_gang(task)
+            self._disturb_gang(host, task)
 
-    def _disturb_gang(self, gone: HostedProcess) -> None:
+    def _disturb_gang(self, origin: NodeHost, gone: HostedProcess) -> None:
         """The others of a gang notice that one is gone: some fail for it, the rest wait."""
-        for host in self._world.hosts.values():
+        for host in self._world.pools[origin.pool].hosts.values():
             task = host.tasks.get(gone.fence)
             if task is not None and task is not gone and self._world.random.random() < 0.5:
                 span = self._world.random.randrange(3 * SECOND)

@@ -12,6 +12,7 @@ from typing import Final
 from bursar.core.dispatch.state import JobMessage
 from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import Instant
+from bursar.core.jobs import relocation
 from bursar.core.jobs.cancellation import CancelJob, cancel_command, cancel_key
 from bursar.core.jobs.corrections import CorrectAttemptEnd
 from bursar.core.jobs.effects import JobEffect, Outcome, Performed, perform_with
@@ -25,7 +26,7 @@ from bursar.core.ledger.commands import Command, CorrectEnd, ExtendHold
 from bursar.core.ledger.decide import perform
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.idempotency import Reply, replay
-from bursar.core.messages import Enqueue, ToPool
+from bursar.core.messages import Enqueue, ToPool, Withdraw
 from bursar.core.money import Micros
 from bursar.core.refusal import Refusal
 
@@ -45,7 +46,13 @@ class SimulatedOrg:
     enqueued: dict[JobId, Enqueue] = field(default_factory=dict)  # what its pool was sent first
     replies: dict[str, Reply] = field(default_factory=dict)
     outbox: dict[tuple[JobId, int], ToPool] = field(default_factory=dict)
+    addressed: dict[JobId, list[str]] = field(default_factory=dict)  # pools, by message number
+    cancelled_in: dict[JobId, str] = field(default_factory=dict)  # pools that got a cancel
     objections: list[Receipt] = field(default_factory=list)  # for an operator to see
+
+    def pool_of(self, job: JobId, n: int) -> str:
+        """The pool that a message was sent to."""
+        return self.addressed[job][n - 1]
 
     # What a transaction reads
 
@@ -184,6 +191,9 @@ def commit_jobs(org: SimulatedOrg, jobs: JobTransaction) -> None:
     org.arrays |= jobs.arrays
     for sent in jobs.messages:
         org.outbox[sent.job, sent.n] = sent.message
+        org.addressed.setdefault(sent.job, []).append(sent.pool)
+        if isinstance(sent.message, Withdraw):
+            org.cancelled_in[sent.job] = sent.pool
         if isinstance(sent.message, Enqueue):
             org.enqueued[sent.job] = sent.message
     org.objections += [receipt for receipt in jobs.receipts if receipt.refusal is not None]
@@ -218,6 +228,14 @@ def cancel(org: SimulatedOrg, job: JobId, now: Instant) -> Outcome:
     return ask(org, cancel_key(job), cancel_command(job), now, CancelJob(job))[0]
 
 
+def request_move(org: SimulatedOrg, job: JobId, source: str, target: str, now: Instant) -> bool:
+    """Ask a job's pool to give the job back, for another pool; False if the job cannot move."""
+    jobs = JobTransaction(org)
+    is_requested = relocation.request_move(jobs, job, source, target, "it starts sooner", now)
+    commit_jobs(org, jobs)
+    return is_requested
+
+
 # Messages
 
 
@@ -226,21 +244,22 @@ def acknowledge(org: SimulatedOrg, job: JobId, n: int) -> None:
     org.outbox.pop((job, n), None)
 
 
-def is_handled(org: SimulatedOrg, letter: JobMessage) -> bool:
-    """Whether a message of the pool was handled."""
-    return letter.n <= org.jobs[letter.job].received
+def is_handled(org: SimulatedOrg, pool: str, letter: JobMessage) -> bool:
+    """Whether a message of a pool was handled; all messages of a former pool were."""
+    job = org.jobs[letter.job]
+    return pool != job.pool or letter.n <= job.received
 
 
-def handle(org: SimulatedOrg, letter: JobMessage, now: Instant) -> Iterator[None]:
+def handle(org: SimulatedOrg, pool: str, letter: JobMessage, now: Instant) -> Iterator[None]:
     """Handle the next message of a job's pool, one transaction at a time.
 
     It may be cut short after any of them; when the message comes again, the first commands are
     answered as before. A message that has overtaken another, or was handled before, is ignored.
     """
     job = org.jobs[letter.job]
-    if letter.n != job.received + 1:
+    if pool != job.pool or letter.n != job.received + 1:
         return
-    commands = commands_of(PoolMessage(POOL, letter.job, letter.n, letter.message), job.array)
+    commands = commands_of(PoolMessage(pool, letter.job, letter.n, letter.message), job.array)
     key, command, effect = next(commands)
     while True:
         outcome, _ = ask(org, key, command, now, effect)

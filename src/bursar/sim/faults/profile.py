@@ -14,7 +14,8 @@ class FaultProfile:
     """The size of a world, and how often what fails in it."""
 
     orgs: int = 2
-    nodes: int = 3
+    pools: int = 1
+    nodes: int = 3  # of a pool
     gpus: int = 2  # of a node
     slots: int = 1  # of a GPU: parts that can be leased apart
     jobs: int = 6
@@ -32,7 +33,7 @@ class FaultProfile:
     kinds: tuple[str, ...] = ()  # of faults that happen; all if none is named
 
 
-def draw_profile(seed: int, *, mixed: bool = False) -> FaultProfile:
+def draw_profile(seed: int, *, mixed: bool = False, pools: int = 1) -> FaultProfile:
     """The profile of a seed: some are calm, some are bad, most fail in a few ways only."""
     random = Random(f"profile/{seed}")
     calm = random.random() < 0.1
@@ -42,9 +43,10 @@ def draw_profile(seed: int, *, mixed: bool = False) -> FaultProfile:
 
     return FaultProfile(
         orgs=random.choice((1, 2)),
-        nodes=random.choice((2, 3, 3, 4)),
+        pools=pools,
+        nodes=max(random.choice((2, 3, 3, 4)) + 1 - pools, 2),
         slots=random.choice((1, 1, 2)),
-        jobs=random.randint(3, 7),
+        jobs=random.randint(3, 7) + 2 * (pools - 1),
         loss=some(0.3),
         repeat=some(0.3),
         slow=some(0.3),

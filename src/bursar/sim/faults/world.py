@@ -1,7 +1,7 @@
-"""Everything together, one event after the other, on one true time.
+"""The world of a seed: orgs, pools, nodes, clients and faults, one event after the other.
 
-An event is an instant, a number that makes the order total, and what to do then. Whoever is stopped
-or frozen does later what was due meanwhile; whoever is down never does.
+An event is an instant of true time, a number that makes the order total, and a handler. A process
+that is paused or frozen handles its events when it resumes; a process that is down loses them.
 """
 
 from collections import Counter, deque
@@ -19,6 +19,7 @@ from bursar.core.dispatch.state import JobKey, JobMessage, Pool, PoolNode, PoolT
 from bursar.core.ids import NodeId
 from bursar.core.instant import MILLISECOND, SECOND, Instant
 from bursar.core.leases import Denied
+from bursar.core.messages import Left
 from bursar.core.scheduling.decisions import Decision
 from bursar.core.scheduling.model.nodes import Node
 from bursar.core.scheduling.model.policy import PAID, PoolPolicy
@@ -29,50 +30,31 @@ from bursar.sim.faults.clients import ClientCall, Clients
 from bursar.sim.faults.clocks import SimulatedClock
 from bursar.sim.faults.injection import FaultInjector
 from bursar.sim.faults.job_upkeep import run_upkeep
-from bursar.sim.faults.node_host import HostedProcess, NodeHost
+from bursar.sim.faults.node_host import NodeHost
 from bursar.sim.faults.nodes import NodeActivity
-from bursar.sim.faults.org import SimulatedOrg
+from bursar.sim.faults.org import POOL, SimulatedOrg
 from bursar.sim.faults.profile import START, FaultProfile, draw_profile
+from bursar.sim.faults.simulated_pool import PoolProcess, SimulatedPool
 
-TICK: Final = 2 * SECOND  # how often a process of the pool looks around
-RESEND_AFTER: Final = 3 * SECOND  # after which an unacknowledged message is sent again
-SETTLING_TIME: Final = (
-    15 * SECOND
-)  # after things have failed: then users give up what waits for credits
-SETTLED_WITHIN: Final = 600 * SECOND  # by then everything must have settled
-TRACE_STEPS: Final = 30  # steps that are told when something goes wrong
+TICK: Final = 2 * SECOND  # between two rounds of a pool's process, and of an org's relay
+RESEND_AFTER: Final = 3 * SECOND  # an unacknowledged message is sent again
+SETTLING_TIME: Final = 15 * SECOND  # after the last fault: then clients cancel what lacks credits
+SETTLED_WITHIN: Final = 600 * SECOND  # after the last fault
+TRACE_STEPS: Final = 30  # the last steps, shown when an invariant is broken
+MOVE_PART: Final = 0.3  # of the waiting jobs: a move is requested in a round of the relay
+
+POOLS: Final = {POOL: ("p1", "p2"), "pool2": ("q1", "q2")}  # names, and those of their processes
 
 Handler = Callable[..., None]
-Event = tuple[Instant, int, Handler, tuple[Any, ...]]
+TimedEvent = tuple[Instant, int, Handler, tuple[Any, ...]]
 
 
 class Crashed(Exception):
-    """A process has died in the middle of what it was doing."""
-
-
-class PoolProcess:
-    """A process that works for the pool: it leads, or stands by."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.boot = 0
-        self.up = False
-        self.paused_until = 0
-        self.forget()
-
-    def forget(self) -> None:
-        """All that is in its memory is gone."""
-        self.epoch: int | None = None  # as far as it knows
-        self.follower: ClusterMirror | None = None
-        self.deciding = False  # decided, and not written yet
-        self.seen = 0  # changes of the pool
-
-    def __repr__(self) -> str:
-        return f"{self.name}#{self.boot}"
+    """A process has died between two writes."""
 
 
 class FaultWorld:
-    """One seed's world."""
+    """The world of one seed."""
 
     def __init__(
         self, seed: int, profile: FaultProfile | None = None, *, keep: int = TRACE_STEPS
@@ -85,56 +67,66 @@ class FaultWorld:
         self.trace: deque[tuple[Instant, str, tuple[Any, ...]]] = deque(maxlen=keep)
         self.steps = 0
         self.failing = True
-        self._heap: list[Event] = []
+        self._heap: list[TimedEvent] = []
         self._number = 0
         self.policy = PoolPolicy(tiers=(PAID,), grace=GRACE)
-        self.pool = Pool()
-        self.pool_clock = SimulatedClock(START, START, self.random.randint(-500, 500))
-        self.desks = {name: PoolProcess(name) for name in ("p1", "p2")}
+        self.pools: dict[str, SimulatedPool] = {}
+        self.processes: dict[str, PoolProcess] = {}  # of all pools
+        self.hosts: dict[NodeId, NodeHost] = {}  # of all pools
         self.orgs: dict[str, SimulatedOrg] = {}
-        self.down: set[str] = set()  # orgs whose process is not there
+        self.down: set[str] = set()  # orgs whose process is down
         self.org_clocks: dict[str, SimulatedClock] = {}
-        self.hosts: dict[NodeId, NodeHost] = {}
-        self.blocked: set[tuple[str, str]] = set()  # from whom to whom nothing comes
-        self.tasks: list[HostedProcess] = []  # all that ever ran
-        self._sent_at: dict[Any, Instant] = {}  # when a message last went out
+        self.blocked: set[tuple[str, str]] = set()  # links that are cut: source, target
+        self._sent_at: dict[Any, Instant] = {}  # when a message was last sent
         self.checker = InvariantChecker(self)
         self.node_activity = NodeActivity(self)
         self.clients = Clients(self)
         self.injector = FaultInjector(self)
-        self._set_up(profile)
-
-    def _set_up(self, profile: FaultProfile) -> None:
-        for number in range(profile.nodes):
-            name = NodeId(f"n{number + 1}")
-            ppm = self.random.randint(-profile.node_ppm, profile.node_ppm)
-            shows = self.random.randrange(10**9)
-            self.hosts[name] = NodeHost(name, profile.slots, SimulatedClock(START, shows, ppm))
-            self.pool.machines[name] = PoolNode(
-                node=Node(id=name, gpu_type="H100", gpus=profile.gpus, slots=profile.slots)
-            )
-            self.node_activity.start_agent(self.hosts[name])
-        for desk in self.desks.values():
-            self.start_process(desk)
+        for name in list(POOLS)[: profile.pools]:
+            self._add_pool(name)
         self.clients.create_orgs(profile.orgs)
         self.injector.begin()
         self.after(profile.faults_last, self.calm_down)
 
+    def _add_pool(self, name: str) -> None:
+        clock = SimulatedClock(START, START, self.random.randint(-500, 500))
+        pool = self.pools[name] = SimulatedPool(name, POOLS[name], clock)
+        for _ in range(self.profile.nodes):
+            self._add_node(pool, NodeId(f"n{len(self.hosts) + 1}"))
+        for process in pool.processes.values():
+            self.processes[process.name] = process
+            self.start_process(process)
+
+    def _add_node(self, pool: SimulatedPool, name: NodeId) -> None:
+        profile = self.profile
+        ppm = self.random.randint(-profile.node_ppm, profile.node_ppm)
+        shows = self.random.randrange(10**9)
+        host = NodeHost(name, pool.name, profile.slots, SimulatedClock(START, shows, ppm))
+        self.hosts[name] = pool.hosts[name] = host
+        node = Node(id=name, gpu_type="H100", gpus=profile.gpus, slots=profile.slots)
+        pool.rows.machines[name] = PoolNode(node=node)
+        self.node_activity.start_agent(host)
+
+    @property
+    def pool(self) -> Pool:
+        """The rows of the first pool; a world of one pool has no other."""
+        return self.pools[POOL].rows
+
     # ----------------------------------------------------------------------- time
 
     def after(self, span: int, handler: Handler, *args: Any) -> None:
-        """Let something happen later."""
+        """Schedule an event."""
         self._number += 1
         heappush(self._heap, (self.at + span, self._number, handler, args))
 
     def run(self) -> None:
-        """Live until everything has settled; `InvariantBroken` if a promise is."""
+        """Run until everything has settled; `InvariantBroken` if an invariant is violated."""
         while not (self.steps % 8 == 0 and self.is_settled):
             self.step()
         self.checker.check_end()
 
     def step(self) -> None:
-        """Let the next event happen, and check every promise that it may have touched."""
+        """Handle the next event, and check every invariant that it may have touched."""
         self.at, _, handler, args = heappop(self._heap)
         self.steps += 1
         self.trace.append((self.at, handler.__name__, args))
@@ -145,7 +137,7 @@ class FaultWorld:
         self.checker.check_step()
 
     def calm_down(self) -> None:
-        """Nothing fails any more; everything has to settle."""
+        """End all faults; from now on everything has to settle."""
         self.failing = False
         self.injector.heal_everything()
         self.after(SETTLING_TIME, self.clients_give_up)
@@ -157,9 +149,9 @@ class FaultWorld:
         return (
             not self.failing
             and self.clients.are_answered
-            and not self.pool.outbox
+            and not any(pool.rows.outbox for pool in self.pools.values())
             and all(not org.outbox for org in self.orgs.values())
-            and all(job.over for job in self.pool.jobs.values())
+            and all(job.over for pool in self.pools.values() for job in pool.rows.jobs.values())
             and all(job.is_finished for org in self.orgs.values() for job in org.jobs.values())
             and not any(host.tasks for host in self.hosts.values())
         )
@@ -167,7 +159,7 @@ class FaultWorld:
     # ----------------------------------------------------------------------- messages
 
     def send(self, source: str, target: str, kind: str, body: Any) -> None:
-        """Send a message: it may get lost, come twice, late, or after one that was sent later."""
+        """Send a message: it may be lost, repeated, delayed, or overtaken by a later one."""
         copies = 1
         if self.failing:
             if (source, target) in self.blocked:
@@ -193,11 +185,13 @@ class FaultWorld:
         return self.random.randrange(MILLISECOND, 50 * MILLISECOND)
 
     def deliver(self, source: str, target: str, kind: str, body: Any) -> None:
-        """A message arrives, if somebody is there."""
-        if target in self.desks:
-            desk = self.desks[target]
-            if desk.up and not self._is_stopped(desk.paused_until, source, target, kind, body):
-                self._handle_at_pool(desk, source, kind, body)
+        """Deliver a message; it is lost if the receiver is down."""
+        if target in self.processes:
+            process = self.processes[target]
+            if process.up and not self._is_stopped(
+                process.paused_until, source, target, kind, body
+            ):
+                self._handle_at_pool(process, kind, body)
         elif target in self.orgs:
             if target not in self.down:
                 self._handle_at_org(self.orgs[target], source, kind, body)
@@ -210,25 +204,25 @@ class FaultWorld:
             self.clients.receive_reply(kind, body)
 
     def _is_stopped(self, until: Instant, *message: Any) -> bool:
-        """Whether somebody is stopped, and will find the message later."""
+        """Whether the receiver is stopped; the message is delivered when it resumes."""
         if until <= self.at:
             return False
         self.after(until - self.at, self.deliver, *message)
         return True
 
-    def _handle_at_pool(self, desk: PoolProcess, source: str, kind: str, body: Any) -> None:
+    def _handle_at_pool(self, process: PoolProcess, kind: str, body: Any) -> None:
         if kind == "report":
-            self._report(desk, body)
+            self._report(process, body)
         elif kind == "letter":
-            work = self._begin_transaction()
+            work = self._begin_transaction(process.pool)
             if work is not None and pool_side.receive(work, body):
-                self._commit(desk, work)
-                self.send(desk.name, body.org, "ack", (body.job, body.n))
+                self._commit(process, work)
+                self.send(process.name, body.org, "ack", (body.job, body.n))
         else:  # an acknowledgement
-            work = self._begin_transaction()
+            work = self._begin_transaction(process.pool)
             if work is not None:
                 work.acknowledge(*body)
-                self._commit(desk, work)
+                self._commit(process, work)
 
     def _handle_at_org(self, org: SimulatedOrg, source: str, kind: str, body: Any) -> None:
         now = self.org_clocks[org.id].believed(self.at)
@@ -242,142 +236,159 @@ class FaultWorld:
             self.post_to_pools(org)
             self.send(org.id, "user", "reply", (body, answer))
         elif kind == "letter":
-            for _ in org_side.handle(org, body, now):
-                self.may_crash(org.id)
-            if org_side.is_handled(org, body):
-                self.send(org.id, source, "ack", ((body.org, body.job), body.n))
+            self._receive_letter(org, source, body, now)
         else:
             org_side.acknowledge(org, *body)
 
+    def _receive_letter(
+        self, org: SimulatedOrg, source: str, letter: JobMessage, now: Instant
+    ) -> None:
+        pool = self.processes[source].pool.name
+        is_new = not org_side.is_handled(org, pool, letter)
+        for _ in org_side.handle(org, pool, letter, now):
+            self.may_crash(org.id)
+        if not org_side.is_handled(org, pool, letter):
+            return
+        self.send(org.id, source, "ack", ((letter.org, letter.job), letter.n))
+        if is_new and isinstance(letter.message, Left):
+            is_moved = org.jobs[letter.job].pool != pool
+            self.counts["jobs moved" if is_moved else "moves that met a cancel"] += 1
+
     def may_crash(self, name: str) -> None:
-        """Between two transactions, or two actions of an agent, a process may die."""
+        """Let a process die between two transactions, or an agent between two actions."""
         if self.failing and self.random.random() < self.profile.crash:
             self.injector.crash(name)
             raise Crashed
 
-    # ----------------------------------------------------------------------- the pool
+    # ----------------------------------------------------------------------- pools
 
-    def start_process(self, desk: PoolProcess) -> None:
-        """Start a process of the pool, with nothing in its memory."""
-        desk.boot += 1
-        desk.up = True
-        desk.forget()
-        self.after(self.random.randrange(TICK), self.tick, desk, desk.boot)
+    def start_process(self, process: PoolProcess) -> None:
+        """Start a process of a pool, with nothing in its memory."""
+        process.boot += 1
+        process.up = True
+        process.forget()
+        self.after(self.random.randrange(TICK), self.tick, process, process.boot)
 
-    def _begin_transaction(self) -> PoolTransaction | None:
-        """A transaction of the pool; none while its clock cannot be believed (D5)."""
-        now = self.pool_clock.believed(self.at)
+    def _begin_transaction(self, pool: SimulatedPool) -> PoolTransaction | None:
+        """A transaction of a pool; None while the pool's clock is not believed (D5)."""
+        now = pool.clock.believed(self.at)
         if now is None:
             self.counts["clock not believed"] += 1
             return None
-        return PoolTransaction(self.pool, now)
+        return PoolTransaction(pool.rows, now)
 
-    def _commit(self, desk: PoolProcess, work: PoolTransaction) -> None:
-        """Write, and send what was written for orgs; a process may die before each."""
-        self.may_crash(desk.name)
-        self.checker.note_transaction(work)
+    def _commit(self, process: PoolProcess, work: PoolTransaction) -> None:
+        """Write a transaction and send its messages; the process may die before each."""
+        self.may_crash(process.name)
+        self.checker.note_transaction(process.pool, work)
         work.keep()
-        self.may_crash(desk.name)
+        self.may_crash(process.name)
         for (key, n), message in work.letters_new.items():
-            self._post(desk, key, n, message)
+            self._post(process, key, n, message)
 
-    def _post(self, desk: PoolProcess, key: JobKey, n: int, message: Any) -> None:
-        self._sent_at[desk.name, key, n] = self.at
-        self.send(desk.name, key[0], "letter", JobMessage(*key, n, message))
+    def _post(self, process: PoolProcess, key: JobKey, n: int, message: Any) -> None:
+        self._sent_at[process.name, key, n] = self.at
+        self.send(process.name, key[0], "letter", JobMessage(*key, n, message))
 
-    def tick(self, desk: PoolProcess, boot: int) -> None:
-        """A process of the pool looks around: who leads, what has run out, what is to be sent."""
-        if not desk.up or desk.boot != boot:
+    def tick(self, process: PoolProcess, boot: int) -> None:
+        """A round of a pool's process: lead, expire, decide, send what is not acknowledged."""
+        if not process.up or process.boot != boot:
             return
-        if desk.paused_until > self.at:
-            self.after(desk.paused_until - self.at, self.tick, desk, boot)
+        if process.paused_until > self.at:
+            self.after(process.paused_until - self.at, self.tick, process, boot)
             return
-        self.after(TICK, self.tick, desk, boot)
-        work = self._begin_transaction()
+        self.after(TICK, self.tick, process, boot)
+        work = self._begin_transaction(process.pool)
         if work is None:
             return
-        epoch = pool_side.lead(work, repr(desk))
+        epoch = pool_side.lead(work, repr(process))
         if pool_side.expire(work):
             self.counts["leases or waits that ran out"] += 1
-        self._commit(desk, work)
-        if epoch != desk.epoch:
+        self._commit(process, work)
+        if epoch != process.epoch:
             self.counts["changes of leader"] += epoch is not None
-            desk.epoch, desk.follower = epoch, None
-        if epoch is not None and not desk.deciding:
-            self._decide(desk)
-        for (key, n), message in self.pool.outbox.items():
-            if self._sent_at.get((desk.name, key, n), 0) + RESEND_AFTER <= self.at:
-                self._post(desk, key, n, message)
+            process.epoch, process.mirror = epoch, None
+        if epoch is not None and not process.deciding:
+            self._decide(process)
+        for (key, n), message in process.pool.rows.outbox.items():
+            if self._sent_at.get((process.name, key, n), 0) + RESEND_AFTER <= self.at:
+                self._post(process, key, n, message)
 
-    def _decide(self, desk: PoolProcess) -> None:
-        """The leader catches up with what has happened and plans; it writes a moment later."""
-        fresh = desk.follower is None
-        follower = desk.follower = desk.follower or ClusterMirror(self.policy, self.pool.now)
-        desk.seen = 0 if fresh else desk.seen
-        news, desk.seen = self.pool.changes[desk.seen :], len(self.pool.changes)
-        if not follower.follow(self.pool, news, self.pool.now) and not fresh:
+    def _decide(self, process: PoolProcess) -> None:
+        """The leader reads what has changed and plans; it writes the plan a moment later."""
+        rows, is_fresh = process.pool.rows, process.mirror is None
+        mirror = process.mirror = process.mirror or ClusterMirror(self.policy, rows.now)
+        first = 0 if is_fresh else process.changes_read
+        changes, process.changes_read = rows.changes[first:], len(rows.changes)
+        if not mirror.follow(rows, changes, rows.now) and not is_fresh:
             return
-        decisions = carry_out(follower.cluster, self.pool.now).decisions
+        decisions = carry_out(mirror.cluster, rows.now).decisions
         if decisions:
-            desk.deciding = True
+            process.deciding = True
             span = self.random.randrange(20 * MILLISECOND)
             if self.failing and self.random.random() < self.profile.stall:
                 self.counts["leader stopped before it writes"] += 1
-                desk.paused_until = self.at + self.random.randrange(15 * SECOND)
-            self.after(span, self.write, desk, desk.boot, desk.epoch, decisions)
+                process.paused_until = self.at + self.random.randrange(15 * SECOND)
+            self.after(span, self.write, process, process.boot, process.epoch, decisions)
 
     def write(
-        self, desk: PoolProcess, boot: int, epoch: int, decisions: tuple[Decision, ...]
+        self, process: PoolProcess, boot: int, epoch: int, decisions: tuple[Decision, ...]
     ) -> None:
-        """The leader writes what it has decided, if nothing stands against it by now."""
-        if not desk.up or desk.boot != boot:
+        """The leader writes those of its decisions that are still possible."""
+        if not process.up or process.boot != boot:
             return
-        if desk.paused_until > self.at:
-            self.after(desk.paused_until - self.at, self.write, desk, boot, epoch, decisions)
+        if process.paused_until > self.at:
+            self.after(process.paused_until - self.at, self.write, process, boot, epoch, decisions)
             return
-        desk.deciding = False
-        work = self._begin_transaction()
-        denied = [Denied.NODE_SILENT] if work is None else self._write(desk, work, epoch, decisions)
+        process.deciding = False
+        work = self._begin_transaction(process.pool)
+        denied = [Denied.NODE_SILENT]
+        if work is not None:
+            denied = self._write(process, work, epoch, decisions)
         if denied:
             self.counts.update(f"denied: {why}" for why in denied)
-            desk.follower = None  # it has carried out what did not happen
+            process.mirror = None  # it contains decisions that were not written
 
     def _write(
-        self, desk: PoolProcess, work: PoolTransaction, epoch: int, decisions: tuple[Decision, ...]
+        self,
+        process: PoolProcess,
+        work: PoolTransaction,
+        epoch: int,
+        decisions: tuple[Decision, ...],
     ) -> list[Denied]:
         written = pool_side.write(work, epoch, decisions)
         if written.placed or written.asked:
             self.checker.note_decision(epoch)
-        self._commit(desk, work)
+        self._commit(process, work)
         self.counts["attempts placed"] += len(written.placed)
         self.counts["preemptions"] += len(written.asked)
-        if desk.follower is not None:
-            desk.follower.placed(written.placed)
+        if process.mirror is not None:
+            process.mirror.placed(written.placed)
         return list(written.denied)
 
-    def _report(self, desk: PoolProcess, told: NodeReport) -> None:
-        work = self._begin_transaction()
+    def _report(self, process: PoolProcess, report: NodeReport) -> None:
+        work = self._begin_transaction(process.pool)
         if work is None:
             return
-        orders = reports.report(work, told)
+        orders = reports.report(work, report)
         if orders is None:
             self.counts["report no newer than the last"] += 1
             return
-        self._commit(desk, work)
-        self.send(desk.name, told.node, "orders", orders)
+        self._commit(process, work)
+        self.send(process.name, report.node, "orders", orders)
 
     # ----------------------------------------------------------------------- orgs
 
     def post_to_pools(self, org: SimulatedOrg) -> None:
-        """Send what an org has for the pool and has not sent a moment ago."""
+        """Send an org's messages that are not acknowledged and were not sent a moment ago."""
         for (job, n), message in org.outbox.items():
             if self._sent_at.get((org.id, job, n), 0) + RESEND_AFTER <= self.at:
                 self._sent_at[org.id, job, n] = self.at
-                target = self.random.choice(("p1", "p2"))
+                target = self.random.choice(POOLS[org.pool_of(job, n)])
                 self.send(org.id, target, "letter", JobMessage(org.id, job, n, message))
 
     def relay(self, name: str) -> None:
-        """An org looks now and then for messages that nobody has acknowledged."""
+        """A round of an org's workers: upkeep of jobs, moves, and unacknowledged messages."""
         self.after(TICK, self.relay, name)
         if name in self.down:
             return
@@ -387,16 +398,29 @@ class FaultWorld:
             for what in run_upkeep(org, now):
                 self.counts[what] += 1
                 self.may_crash(name)
+        if len(self.pools) > 1 and now is not None:
+            self._request_moves(org, now)
         self.post_to_pools(org)
 
-    # ----------------------------------------------------------------------- what is planned
+    def _request_moves(self, org: SimulatedOrg, now: Instant) -> None:
+        """Ask the pools of some waiting jobs to give them back, for the other pool."""
+        self.checker.note_org(org)
+        for job in org.routed:
+            if not org.jobs[job].is_finished and self.random.random() < MOVE_PART:
+                source = org.jobs[job].pool
+                target = next(pool for pool in self.pools if pool != source)
+                if org_side.request_move(org, job, source, target, now):
+                    self.counts["moves requested"] += 1
+                    self.may_crash(org.id)
+
+    # ----------------------------------------------------------------------- planned events
 
     def client_asks(self, call: ClientCall) -> None:
-        """A user asks."""
+        """A client sends a call."""
         self.clients.send_call(call)
 
     def clients_give_up(self) -> None:
-        """Users withdraw what nobody has credits for; operators look at how attempts have ended."""
+        """Clients cancel jobs that lack credits; operators correct the ends of some attempts."""
         self.clients.give_up()
         self.clients.correct_ends()
 
@@ -405,13 +429,13 @@ class FaultWorld:
         self.injector.inject()
 
     def restart(self, name: str) -> None:
-        """What was down is started again."""
+        """Start a process, an org or a node that is down."""
         self.injector.restart(name)
 
     def heal(self, links: list[tuple[str, str]]) -> None:
-        """Links work again."""
+        """Restore links."""
         self.blocked.difference_update(links)
 
     def set_clock_right(self, clock: SimulatedClock) -> None:
-        """A clock is put right again."""
+        """Set a clock right again."""
         clock.set_offset(0)
