@@ -315,7 +315,7 @@ def _used(process: Process, name: str) -> int:
     pool.unfollow()
     follower, _ = pool.follow(POLICY, process.world.clock.now)
     tree = follower.cluster.tree
-    return tree.decayed_usage(tree.root, process.world.clock.now)
+    return tree.usage.decayed_usage(tree.groups.root, process.world.clock.now)
 
 
 def test_a_policy_that_is_not_understood_leaves_the_one_before(world: World) -> None:

@@ -35,7 +35,12 @@ from bursar.core.scheduling.model.snapshot import PoolSnapshot
 from bursar.core.scheduling.model.usage import UsageDecay
 from bursar.core.scheduling.model.waiting_index import WaitingIndex
 from bursar.core.scheduling.order.backlog import Backlog
-from bursar.core.scheduling.order.share import ShareGroup, ShareTree
+from bursar.core.scheduling.order.org_rates import OrgRates
+from bursar.core.scheduling.order.share import ShareTree
+from bursar.core.scheduling.order.share_group import ShareGroup
+from bursar.core.scheduling.order.share_groups import ShareGroups
+from bursar.core.scheduling.order.share_usage import ShareUsage
+from bursar.core.scheduling.order.user_queues import UserQueues
 from bursar.core.scheduling.placement.availability import Availability
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.sorted_set import SortedSet
@@ -485,12 +490,13 @@ def indexes(cluster: Cluster) -> Any:
 # Ways back to others, or worked out anew.
 _FORGOTTEN: Final = {
     *("parent", "_journal", "fragments", "policy"),
-    *("_backlog", "_classes", "_jobs", "_tree"),
+    *("_backlog", "_classes", "_groups", "_jobs", "_policy", "_tree"),
 }
 _ENTITLED: Final = {"ceiling", "floor", "is_limit", "jobs_max", "name", "path", "weight"}
 _PLAIN: Final = (
     *(Backlog, Cluster, ShareTree, ShareGroup, NodeUsage, UsageDecay),
     *(NodeIndex, OrgClasses, RunningIndex, WaitingIndex),
+    *(OrgRates, ShareGroups, ShareUsage, UserQueues),
 )
 
 

@@ -54,7 +54,7 @@ def test_a_new_follower_knows_the_policy_and_all_slices() -> None:
     assert 9 == cluster.policy.tiers[0].weight
     assert {QUOTA: Share(ceiling=(("*", 1),))} == limits(cluster)
     assert (QUOTA,) == cluster.running[NAME].job.limit_names
-    assert 1_000 == cluster.tree.limit_groups[QUOTA].used["*"]
+    assert 1_000 == cluster.tree.groups.limits[QUOTA].used["*"]
 
 
 def test_a_policy_is_put_in_force_at_once_and_nothing_that_is_known_is_lost() -> None:
@@ -83,12 +83,12 @@ def test_another_half_life_leaves_what_was_used_as_it_is_now() -> None:
     trial.report(ran(6_000, exit=Exit.DONE))
     followed(found, trial)
     tree = found.cluster.tree
-    before = tree.decayed_usage(tree.root, trial.now)
+    before = tree.usage.decayed_usage(tree.groups.root, trial.now)
     told(trial, policy=PolicyInForce(n=1, policy=replace(SHIPPED, half_life=5)))
     followed(found, trial)
 
     tree = found.cluster.tree
-    after = tree.decayed_usage(tree.root, trial.now)
+    after = tree.usage.decayed_usage(tree.groups.root, trial.now)
     assert before > 0
     assert abs(before - after) <= 1
     snapshot = found.cluster.snapshot()
@@ -177,7 +177,7 @@ def test_a_job_that_is_over_leaves_before_the_policy_changes() -> None:
 
 def faded(found: ClusterMirror, trial: Trial) -> int:
     tree = found.cluster.tree
-    return tree.decayed_usage(tree.root, trial.now)
+    return tree.usage.decayed_usage(tree.groups.root, trial.now)
 
 
 def test_a_new_leader_knows_what_users_have_had() -> None:

@@ -16,7 +16,8 @@ from bursar.core.scheduling.model.snapshot import PoolSnapshot
 from bursar.core.scheduling.placement.backfill import NodeClaims
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.scheduling.preemption.shortfall import find_shortfall
-from bursar.core.scheduling.preemption.victims import StepBudget, make_room
+from bursar.core.scheduling.preemption.step_budget import StepBudget
+from bursar.core.scheduling.preemption.victims import make_room
 from bursar.core.value import replace
 from tests.support.random_clusters import SMALL, TINY, indexes, worlds
 from tests.support.scheduling_cases import CREDIT

@@ -333,7 +333,7 @@ def test_when_to_look_again() -> None:
     assert T0 + 15 * SECOND == next_planning_time(cluster)
     cluster.withdraw(JobId("e"))
     assert next_planning_time(cluster) is None
-    assert 0 == cluster.tree.root.express_jobs
+    assert 0 == cluster.tree.groups.root.express_jobs
     cluster = case.cluster()
     cluster.advance_to(T0 + 15 * SECOND)
     assert T0 + 15 * SECOND < (next_planning_time(cluster) or 0)
@@ -370,7 +370,7 @@ def test_parts_follow_weights_that_change() -> None:
         nodes="n1=8xH100", running="x@n1:4 y@n1:2@4/who=paid.beta.x.bob", want="",
     )  # fmt: skip
     cluster = case.cluster()
-    acme, beta = (cluster.tree.find_group(("paid", org)) for org in ("acme", "beta"))
+    acme, beta = (cluster.tree.groups.find_group(("paid", org)) for org in ("acme", "beta"))
     assert acme is not None
     assert beta is not None
 
@@ -378,9 +378,9 @@ def test_parts_follow_weights_that_change() -> None:
     cluster.tree.set_shares({("paid", "acme"): Share(weight=2)})
     assert (True, True) == (acme.is_within_share(), beta.is_within_share())
     cluster.remove_running(JobId("y"))
-    assert 2 == cluster.tree.root.children["paid/"].busy_weight
+    assert 2 == cluster.tree.groups.root.children["paid/"].busy_weight
     cluster.tree.set_shares({("paid", "beta"): Share(weight=5)})
-    assert 2 == cluster.tree.root.children["paid/"].busy_weight
+    assert 2 == cluster.tree.groups.root.children["paid/"].busy_weight
 
 
 def p95_of_others(flood: int, minutes: int) -> int:

@@ -534,7 +534,7 @@ def saturated(policy: PoolPolicy, users: list[Path]) -> Counter[Path]:
     had, number = Counter[Path](), 0
     while cluster.now < T0 + 110 * HOUR:
         for user in users:
-            while len(cluster.tree.user_group(user).oldest) < 24:
+            while len(cluster.tree.groups.user_group(user).oldest) < 24:
                 number += 1
                 # The first ones end at different times; from then on ends are spread.
                 length = HOUR if cluster.now > T0 else (number % 4 + 1) * HOUR // 4

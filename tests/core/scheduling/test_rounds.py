@@ -83,11 +83,11 @@ def test_use_that_faded_away_counts_no_more() -> None:
     case = Case(nodes="n1=2xH100", usage="paid.acme.ml.ann=1000", want="")
     cluster = case.cluster()
     cluster.advance_to(T0 + 7 * 24 * HOUR)
-    acme = cluster.tree.find_group(("paid", "acme"))
+    acme = cluster.tree.groups.find_group(("paid", "acme"))
     assert acme is not None
 
     # Half after 1,024 minutes: in a week nearly ten times by half, to about one.
-    assert 900_000 < cluster.tree.decayed_usage(acme, cluster.now) < 1_100_000
+    assert 900_000 < cluster.tree.usage.decayed_usage(acme, cluster.now) < 1_100_000
 
 
 def test_fair_share_makes_up_for_use_before() -> None:

@@ -8,12 +8,12 @@ from bursar.core.instant import DAY, HOUR, MINUTE
 from bursar.core.refusal import InvariantBroken
 from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.model.policy import ANY_TYPE, PoolPolicy, Share
-from bursar.core.scheduling.order.share import (
+from bursar.core.scheduling.order.share import ShareTree
+from bursar.core.scheduling.order.share_group import (
     BELOW_FLOOR,
     CHILD_BELOW_FLOOR,
     FAIR_SHARE,
     ShareGroup,
-    ShareTree,
 )
 from bursar.core.value import replace
 from tests.support.scheduling_cases import CREDIT, PLAIN, T0, Case, with_shares
@@ -35,37 +35,37 @@ def tree(shares: str = "", **policy: Any) -> ShareTree:
 
 def order(tree: ShareTree, path: tuple[str, ...] = ()) -> list[str]:
     """The children of a place that have something waiting, in order."""
-    place = tree.find_group(path) if path else tree.root
+    place = tree.groups.find_group(path) if path else tree.groups.root
     assert place is not None
     return [name for _, _, name in place.order]
 
 
 def known(tree: ShareTree, path: tuple[str, ...]) -> ShareGroup:
     """A place that is there."""
-    place = tree.find_group(path)
+    place = tree.groups.find_group(path)
     assert place is not None
     return place
 
 
 def test_places_are_made_when_they_are_first_named() -> None:
     one = tree("paid.acme=w3")
-    assert one.find_group(ACME) is None
-    user = one.user_group(ANN)
+    assert one.groups.find_group(ACME) is None
+    user = one.groups.user_group(ANN)
 
     assert 3 == known(one, ACME).weight
     assert [ANN, ML, ACME, ("paid",), ()] == [place.path for place in user.lineage()]
-    assert user is one.user_group(ANN) is one.find_group(ANN)
+    assert user is one.groups.user_group(ANN) is one.groups.find_group(ANN)
 
 
 def test_a_user_and_an_account_of_one_path_are_not_told_apart() -> None:
     """Each would have the floor and the ceiling of that path for itself (S3)."""
     one = tree("paid.acme=ceil4")
-    one.user_group(ANN)
+    one.groups.user_group(ANN)
     with pytest.raises(InvariantBroken, match="a user has others below it"):
-        one.user_group(ML)
+        one.groups.user_group(ML)
     with pytest.raises(InvariantBroken, match="a user has others below it"):
-        one.user_group((*ANN, "bob"))
-    one.user_group((*ML, "ml"))  # the same name elsewhere is another place
+        one.groups.user_group((*ANN, "bob"))
+    one.groups.user_group((*ML, "ml"))  # the same name elsewhere is another place
 
 
 def test_what_runs_counts_all_the_way_up_and_outside() -> None:
@@ -73,10 +73,10 @@ def test_what_runs_counts_all_the_way_up_and_outside() -> None:
     a = job("a:4/counted=lab")
     one.count_running(a, "H100", T0)
 
-    for place in (*one.user_group(ANN).lineage(), one.limit_groups["lab"]):
+    for place in (*one.groups.user_group(ANN).lineage(), one.groups.limits["lab"]):
         assert ({ANY_TYPE: 4_000, "H100": 4_000}, 1) == (place.used, place.running_jobs)
     one.count_running(a, "H100", T0, -1)
-    for place in (*one.user_group(ANN).lineage(), one.limit_groups["lab"]):
+    for place in (*one.groups.user_group(ANN).lineage(), one.groups.limits["lab"]):
         assert ({ANY_TYPE: 0, "H100": 0}, 0, 0, 0) == (
             place.used,
             place.running_jobs,
@@ -91,11 +91,13 @@ def test_what_ended_is_remembered_and_can_be_taken_back() -> None:
     one.count_running(a, "H100", T0)
     one.count_stopped(a, "H100", T0, T0 + HOUR)
 
-    assert [ANN] == [path for path, _ in one.past_usage_by_user()]
+    assert [ANN] == [path for path, _ in one.usage.past_usage_by_user()]
     # An hour of four GPUs at a credit each, hardly faded.
-    assert 4 * CREDIT * 95 // 100 < one.decayed_usage(known(one, ACME), T0 + HOUR) <= 4 * CREDIT
+    assert (
+        4 * CREDIT * 95 // 100 < one.usage.decayed_usage(known(one, ACME), T0 + HOUR) <= 4 * CREDIT
+    )
     one.count_stopped(a, "H100", T0, T0 + HOUR, -1)
-    assert [] == list(one.past_usage_by_user())
+    assert [] == list(one.usage.past_usage_by_user())
     assert 1 == known(one, ACME).running_jobs
 
 
@@ -105,7 +107,7 @@ def test_a_job_that_ends_before_it_began_used_nothing() -> None:
     one.count_running(job("a:4"), "H100", T0 + MINUTE)
     one.count_stopped(job("a:4"), "H100", T0 + MINUTE, T0)
 
-    assert [] == list(one.past_usage_by_user())
+    assert [] == list(one.usage.past_usage_by_user())
 
 
 def test_the_order_among_siblings() -> None:
@@ -133,8 +135,8 @@ def test_a_place_without_anything_waiting_is_not_in_the_order() -> None:
     one.dequeue(job("b:1"))
 
     assert [] == order(one)
-    assert {} == one.waiting_classes
-    assert 0 == len(one.aged_users)
+    assert {} == one.queues.waiting_classes
+    assert 0 == len(one.queues.aged_users)
 
 
 def test_an_owed_place_is_owed_what_its_jobs_accept() -> None:
@@ -176,7 +178,7 @@ def test_who_was_asked_to_stop_counts_for_ceilings_alone() -> None:
     one.count_leaving(a, "H100")
 
     assert (ANY_TYPE, 4_000, 4_000) == known(one, ACME).exceeded_ceiling(1, "A100")
-    assert 4_000 == one.limit_groups["lab"].in_use("H100")
+    assert 4_000 == one.groups.limits["lab"].in_use("H100")
     assert 0 == known(one, ACME).used[ANY_TYPE]
     one.count_leaving(a, "H100", -1)
     assert None is known(one, ACME).exceeded_ceiling(4_000, "H100")
@@ -194,10 +196,10 @@ def test_the_orgs_of_a_tier_by_what_they_have_for_their_weight() -> None:
         one.count_running(job(f"{org}:{n}/who=paid.{org}.x.u"), "H100", T0)
 
     tier = known(one, ("paid",))
-    assert ["beta/", "acme/", "cora/"] == [org.name for org in one.orgs_by_rate(tier)]
+    assert ["beta/", "acme/", "cora/"] == [org.name for org in one.org_rates.orgs_by_rate(tier)]
     one.count_stopped(job("beta:3/who=paid.beta.x.u"), "H100", T0, T0)
-    assert ["acme/", "cora/"] == [org.name for org in one.orgs_by_rate(tier)]
-    assert [] == list(one.orgs_by_rate(ShareGroup(("none",), "none/", None, Share())))
+    assert ["acme/", "cora/"] == [org.name for org in one.org_rates.orgs_by_rate(tier)]
+    assert [] == list(one.org_rates.orgs_by_rate(ShareGroup(("none",), "none/", None, Share())))
 
 
 def test_each_user_is_due_when_its_oldest_job_is() -> None:
@@ -206,10 +208,10 @@ def test_each_user_is_due_when_its_oldest_job_is() -> None:
     one.enqueue(job("a:1/waited=1h"))
     one.enqueue(job("b:1/waited=3h"))
     one.enqueue(job("c:1/who=extra.x.y/waited=1h"))
-    assert [(T0 + HOUR, ANN), (T0 - HOUR + DAY, ("extra", "x", "y"))] == list(one.aged_users)
+    assert [(T0 + HOUR, ANN), (T0 - HOUR + DAY, ("extra", "x", "y"))] == list(one.queues.aged_users)
 
     one.dequeue(job("b:1/waited=3h"))
-    assert (T0 + 3 * HOUR, ANN) == one.aged_users.first()
+    assert (T0 + 3 * HOUR, ANN) == one.queues.aged_users.first()
 
 
 def test_time_passes_in_ticks() -> None:
@@ -218,12 +220,12 @@ def test_time_passes_in_ticks() -> None:
     one.enqueue(job("a:1"))
     one.enqueue(job("b:1/who=paid.beta.x.u"))
     one.count_running(job("r:1"), "H100", T0)
-    before = one.usage_key(known(one, ACME))
+    before = one.usage.usage_key(known(one, ACME))
 
     one.advance_to(T0 + MINUTE - 1)
-    assert before == one.usage_key(known(one, ACME))
+    assert before == one.usage.usage_key(known(one, ACME))
     one.advance_to(T0 + MINUTE)
-    assert before < one.usage_key(known(one, ACME))
+    assert before < one.usage.usage_key(known(one, ACME))
     assert ["beta/", "acme/"] == order(one, ("paid",))
 
 
@@ -234,7 +236,7 @@ def test_nothing_changes_at_the_end_of_an_epoch_but_the_scale(epochs: int) -> No
     one = tree(half_life=1, ahead=MINUTE)
     one.enqueue(job("a:1"))
     one.enqueue(job("b:1/who=paid.beta.x.u"))
-    end = one.decay.epoch + epochs * 128 * MINUTE
+    end = one.usage.decay.epoch + epochs * 128 * MINUTE
     one.advance_to(end - 5 * MINUTE)
     one.count_running(job("r:2"), "H100", end - 5 * MINUTE)
     one.count_running(job("s:1/who=paid.beta.x.u"), "H100", end - 5 * MINUTE)
@@ -243,20 +245,22 @@ def test_nothing_changes_at_the_end_of_an_epoch_but_the_scale(epochs: int) -> No
     orgs = [known(one, ("paid", org)) for org in ("acme", "beta")]
 
     one.advance_to(end - 1)
-    before = [one.decayed_usage(org, end) for org in orgs]
+    before = [one.usage.decayed_usage(org, end) for org in orgs]
     assert ["acme/", "beta/"] == order(one, ("paid",))
     one.advance_to(end)
 
-    assert end == one.decay.epoch
-    assert before == pytest.approx([one.decayed_usage(org, end) for org in orgs], abs=2)
+    assert end == one.usage.decay.epoch
+    assert before == pytest.approx([one.usage.decayed_usage(org, end) for org in orgs], abs=2)
     assert ["acme/", "beta/"] == order(one, ("paid",))
-    assert sum(one.usage_key(org) for org in orgs) == one.usage_key(known(one, ("paid",)))
+    assert sum(one.usage.usage_key(org) for org in orgs) == one.usage.usage_key(
+        known(one, ("paid",))
+    )
 
 
 def test_entitling_a_place_that_nobody_named_yet() -> None:
     """It has its share from the start."""
     one = tree()
     one.set_shares({ACME: Share(weight=7)})
-    one.user_group(ANN)
+    one.groups.user_group(ANN)
 
     assert 7 == known(one, ACME).weight

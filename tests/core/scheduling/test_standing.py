@@ -17,7 +17,7 @@ from bursar.core.scheduling.explain.queue_position import (
 )
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.policy import ANY_TYPE, Share
-from bursar.core.scheduling.order.share import ShareGroup
+from bursar.core.scheduling.order.share_group import ShareGroup
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.value import replace
 from tests.support.scheduling_cases import CREDIT, PLAIN, T0, Case, after

@@ -25,7 +25,7 @@ from bursar.core.scheduling.passes.context import PassContext
 from bursar.core.scheduling.passes.earmarked import start_earmarked
 from bursar.core.scheduling.passes.shape_filter import ShapeFilter
 from bursar.core.scheduling.passes.turns import TurnPass
-from bursar.core.scheduling.preemption.victims import StepBudget
+from bursar.core.scheduling.preemption.step_budget import StepBudget
 
 TURN_RETRY_INTERVAL: Final = 5 * MINUTE  # until a job whose turn has ended is looked at again
 
@@ -74,8 +74,8 @@ def next_planning_time(cluster: Cluster) -> Instant | None:
     job that has had its turn, and still runs, is looked at again every few minutes: the jobs that
     wait have less work left beside it by then.
     """
-    due = next((at for at, _ in cluster.tree.aged_users.since((cluster.now + 1, ()))), NEVER)
-    turn = cluster.running_index.next_turn_end(cluster.tree.waiting_classes, cluster.now)
+    due = next((at for at, _ in cluster.tree.queues.aged_users.since((cluster.now + 1, ()))), NEVER)
+    turn = cluster.running_index.next_turn_end(cluster.tree.queues.waiting_classes, cluster.now)
     turn = turn if turn > cluster.now else turn + TURN_RETRY_INTERVAL
     waiting = cluster.waiting_index
     again = min(due, waiting.next_retry(), waiting.next_target_right(cluster.now), turn)

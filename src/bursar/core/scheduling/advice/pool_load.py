@@ -135,7 +135,7 @@ def _orgs(cluster: Cluster) -> dict[Path, OrgBacklog]:
     for job in cluster.waiting_index.backing_off():
         jobs, work = counts.get(job.path[:2], (0, 0))
         counts[job.path[:2]] = jobs + 1, work + job.shape.milli_gpus * job.likely_run
-    places = ((org, cluster.tree.find_group(org), count) for org, count in counts.items())
+    places = ((org, cluster.tree.groups.find_group(org), count) for org, count in counts.items())
     return {org: OrgBacklog(place.weight if place else 1, *count) for org, place, count in places}
 
 
@@ -161,7 +161,7 @@ def _tier_parts(cluster: Cluster, gpus: int, tiers: set[str]) -> dict[str, int]:
 
     One that the policy does not know is a place like any other, of weight one.
     """
-    places = {tier: cluster.tree.find_group((tier,)) for tier in sorted(tiers)}
+    places = {tier: cluster.tree.groups.find_group((tier,)) for tier in sorted(tiers)}
     found = {tier: place for tier, place in places.items() if place is not None}
     parts = divide_by_weight(gpus * MILLI, list(found.values()))
     return dict(zip(found, parts, strict=True))

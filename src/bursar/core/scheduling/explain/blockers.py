@@ -45,7 +45,7 @@ from bursar.core.scheduling.model.nodes import (
     TaskNeed,
 )
 from bursar.core.scheduling.model.policy import ANY_TYPE
-from bursar.core.scheduling.order.share import JOBS, ShareGroup
+from bursar.core.scheduling.order.share_group import JOBS, ShareGroup
 from bursar.core.scheduling.placement.backfill import NodeClaims
 from bursar.core.scheduling.preemption.shortfall import free_milli
 from bursar.core.value import replace
@@ -136,7 +136,7 @@ def _ceilings(view: WaitingView) -> Iterator[Blocker]:
     """Every ceiling and quota that the job would exceed, type by type."""
     tree, job = view.cluster.tree, view.job
     for gpu_type in job.shape.types:
-        for group in (*tree.user_group(job.path).lineage(), *tree.limits_of(job)):
+        for group in (*tree.groups.user_group(job.path).lineage(), *tree.groups.limits_of(job)):
             where = ("gpu_type", gpu_type), ("path", ".".join(group.path))
             for figures in _exceeded_ceilings(group, job.shape.milli_gpus, gpu_type):
                 code = "type_at_ceiling" if view.types else "ceiling"

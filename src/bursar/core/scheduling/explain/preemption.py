@@ -12,9 +12,11 @@ from bursar.core.scheduling.model.policy import ANY_TYPE
 from bursar.core.scheduling.order.longest_jobs import outlasts_all
 from bursar.core.scheduling.passes.room import is_free_soon, is_waiting_cheaper
 from bursar.core.scheduling.placement.backfill import find_planned_start
+from bursar.core.scheduling.preemption.org_shares import OrgShares
 from bursar.core.scheduling.preemption.rights import PreemptionRights
 from bursar.core.scheduling.preemption.shortfall import Shortfall
-from bursar.core.scheduling.preemption.victims import StepBudget, make_room
+from bursar.core.scheduling.preemption.step_budget import StepBudget
+from bursar.core.scheduling.preemption.victims import make_room
 
 
 def preemption_blockers(view: WaitingView, types: tuple[str, ...]) -> Iterator[Blocker]:
@@ -47,9 +49,9 @@ def preemption_blockers(view: WaitingView, types: tuple[str, ...]) -> Iterator[B
 
 def _shortfall(gpu_type: str, shortfall: Shortfall) -> Blocker:
     figures: Figures = (
-        ("gpu_type", gpu_type), ("missing_milli_gpus", shortfall.lacks),
-        ("free_milli_gpus", shortfall.free), ("preemptible_milli_gpus", shortfall.asked),
-        ("available_milli_gpus", shortfall.given), ("other_milli_gpus", shortfall.fixed),
+        ("gpu_type", gpu_type), ("missing_milli_gpus", shortfall.missing),
+        ("free_milli_gpus", shortfall.free), ("preemptible_milli_gpus", shortfall.preemptible),
+        ("available_milli_gpus", shortfall.releasable), ("other_milli_gpus", shortfall.fixed),
     )  # fmt: skip
     if not shortfall.guards:
         return Blocker(code="too_few_preemptible", figures=figures)
@@ -67,7 +69,7 @@ def _no_rights(view: WaitingView, gpu_type: str) -> Iterator[Blocker]:
     tree, milli_gpus = cluster.tree, job.shape.milli_gpus
     floors = [
         (group, of_type, floor)
-        for group in tree.user_group(job.path).lineage()
+        for group in tree.groups.user_group(job.path).lineage()
         for of_type, floor in group.floor.items()
         if of_type in (ANY_TYPE, gpu_type)
     ]
@@ -111,23 +113,27 @@ def _no_larger_share(view: WaitingView, gpu_type: str) -> Blocker:
     The share of running jobs is compared first, then past usage together with running jobs.
     """
     cluster, job = view.cluster, view.job
-    tree, own = cluster.tree, cluster.tree.find_group(job.path[:2])
+    tree, own = cluster.tree, cluster.tree.groups.find_group(job.path[:2])
     tier = None if own is None else own.parent
-    others = (org for org in tree.orgs_by_rate(tier) if org is not own) if tier is not None else ()
-    largest = next(iter(others), None)
+    orgs = () if tier is None else tree.org_rates.orgs_by_rate(tier)
+    largest = next((org for org in orgs if org is not own), None)
     if own is None or largest is None:
         return Blocker(code="no_other_org")
     name, rate = ("largest", ".".join(largest.path)), job.rate(gpu_type)
-    if PreemptionRights(cluster, job, gpu_type).excess_rate(largest) <= 0:
+    if OrgShares(cluster, job, gpu_type).excess_rate(largest) <= 0:
         rates = (
             ("largest_micros_per_hour_by_weight", largest.rate // largest.weight),
             ("own_micros_per_hour_by_weight", (own.rate + rate) // own.weight),
         )
         return Blocker(code="no_larger_share", figures=(name, *rates))
     unit = micro_credit_weight(tree, view.now)
-    own_usage = tree.projected_usage(own) + rate * tree.projection_weight(view.now)
+    largest_usage = tree.usage.projected_usage(largest)
+    own_usage = tree.usage.projected_usage(own) + rate * tree.usage.projection_weight(view.now)
     usages = (
-        ("largest_micros_by_weight", tree.projected_usage(largest) // (unit * largest.weight)),
+        (
+            "largest_micros_by_weight",
+            largest_usage // (unit * largest.weight),
+        ),
         ("own_micros_by_weight", own_usage // (unit * own.weight)),
     )
     return Blocker(code="no_larger_usage", figures=(name, *usages))

@@ -21,7 +21,8 @@ from bursar.core.scheduling.model.policy import ANY_TYPE, USER_ORDERS, Share
 from bursar.core.scheduling.order.aging import jobs_with_date, overdue_jobs
 from bursar.core.scheduling.order.express import express_jobs
 from bursar.core.scheduling.order.longest_jobs import outlasting_jobs
-from bursar.core.scheduling.order.share import ShareGroup, ShareTree
+from bursar.core.scheduling.order.share import ShareTree
+from bursar.core.scheduling.order.share_group import ShareGroup
 from bursar.core.value import value
 
 POSITIONS_LISTED: Final = 50  # by default
@@ -91,7 +92,7 @@ def queue_order(cluster: Cluster) -> Iterator[tuple[QueueGroup, Job]]:
     for job in express:
         yield QueueGroup.EXPRESS, job
     listed = {job.id for job in (*overdue, *express)}
-    for job_id in _walk_tree(cluster, cluster.tree.root):
+    for job_id in _walk_tree(cluster, cluster.tree.groups.root):
         if job_id not in listed:
             yield QueueGroup.FAIR_SHARE, waiting[job_id]
     backing_off = [job for job in waiting.values() if job.not_before > cluster.now]
@@ -125,7 +126,7 @@ def list_shares(cluster: Cluster, now: Instant) -> tuple[GroupShare, ...]:
     """The shares of all groups, each before the groups below it."""
     cluster.advance_to(now)
     pool = sum(cluster.nodes.gpus.values()) * MILLI
-    return tuple(_shares_below(cluster.tree, cluster.tree.root, pool, pool, now))
+    return tuple(_shares_below(cluster.tree, cluster.tree.groups.root, pool, pool, now))
 
 
 def _walk_tree(cluster: Cluster, group: ShareGroup) -> Iterator[JobId]:
@@ -139,21 +140,23 @@ def _walk_tree(cluster: Cluster, group: ShareGroup) -> Iterator[JobId]:
 
 def micro_credit_weight(tree: ShareTree, now: Instant) -> int:
     """What a micro-credit used now adds to the growing sums of usage."""
-    return tree.decay.growth(now + HOUR) - tree.decay.growth(now)
+    return tree.usage.decay.growth(now + HOUR) - tree.usage.decay.growth(now)
 
 
 def _micro_credit_key(tree: ShareTree, now: Instant) -> int:
     """The usage key of a group that has used one micro-credit now."""
     group = ShareGroup((), "", None, Share())
     group.past_usage = micro_credit_weight(tree, now)
-    return tree.usage_key(group)
+    return tree.usage.usage_key(group)
 
 
 def _group_ranks(tree: ShareTree, path: Path, unit: int) -> tuple[GroupRank, ...]:
-    groups = list(tree.user_group(path).lineage())[-2::-1]
+    groups = list(tree.groups.user_group(path).lineage())[-2::-1]
     return tuple(
         GroupRank(
-            path=group.path, rank=RANK_NAMES[group.rank()], usage=tree.usage_key(group) // unit
+            path=group.path,
+            rank=RANK_NAMES[group.rank()],
+            usage=tree.usage.usage_key(group) // unit,
         )
         for group in groups
     )
@@ -216,7 +219,7 @@ def _group_share(
         running_jobs=group.running_jobs,
         waiting_jobs=sum(group.waiting_shapes.values()),
         used_milli_gpus=tuple(sorted((t, milli) for t, milli in by_type.items() if milli)),
-        usage=tree.decayed_usage(group, now),
+        usage=tree.usage.decayed_usage(group, now),
         current_share_ppm=group.used[ANY_TYPE] * PPM // pool if pool else 0,
         entitled_share_ppm=part * PPM // pool if pool else 0,
     )

@@ -9,7 +9,7 @@ from bursar.core.scheduling.explain.phrases import Figures
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.order.ceiling_claims import CeilingClaims
-from bursar.core.scheduling.order.share import ShareGroup
+from bursar.core.scheduling.order.share_group import ShareGroup
 from bursar.core.scheduling.placement.backfill import NodeClaims
 from bursar.core.scheduling.preemption.shortfall import Shortfall, find_shortfall
 from bursar.core.value import value

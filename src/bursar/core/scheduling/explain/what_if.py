@@ -28,10 +28,11 @@ from bursar.core.scheduling.explain.phrases import Figures
 from bursar.core.scheduling.explain.waiting_view import WaitingView
 from bursar.core.scheduling.model.jobs import Job, nearest_parts, slots_for, task_need
 from bursar.core.scheduling.model.nodes import MILLI, Level, NodeKind, NodeRoom, NodeUsage, TaskNeed
-from bursar.core.scheduling.order.share import JOBS, ShareGroup
+from bursar.core.scheduling.order.share_group import JOBS, ShareGroup
 from bursar.core.scheduling.placement.backfill import NodeClaims
 from bursar.core.scheduling.placement.search import find_placement
-from bursar.core.scheduling.preemption.victims import StepBudget, make_room
+from bursar.core.scheduling.preemption.step_budget import StepBudget
+from bursar.core.scheduling.preemption.victims import make_room
 from bursar.core.value import replace, value
 
 CHANGE_KINDS: Final = (
@@ -220,7 +221,7 @@ def _lower_floor(view: WaitingView, gpu_type: str) -> WhatIfChange | None:
         return None
     guard = shortfall.guards[0]
     group, floors = guard.group, guard.group.floor
-    released = guard.has - guard.keeps + shortfall.lacks
+    released = guard.has - guard.keeps + shortfall.missing
     group.floor = {
         of_type: min(floor, group.used.get(of_type, 0) - released)
         for of_type, floor in floors.items()

@@ -85,7 +85,7 @@ class Cluster:
             waiting=tuple(self.waiting[job] for job in sorted(self.waiting)),
             running=tuple(self.running[job] for job in sorted(self.running)),
             earmarks=tuple(self.earmarks[job] for job in sorted(self.earmarks)),
-            usage=tuple(self.tree.past_usage_by_user()),
+            usage=tuple(self.tree.usage.past_usage_by_user()),
             typical=self.fragments.typical,
         )
 
@@ -136,7 +136,7 @@ class Cluster:
         """Set a ceiling outside the tree, such as a user's over all accounts."""
         limits = {**dict(self.policy.limits), name: share}
         self.policy = replace(self.policy, limits=tuple(sorted(limits.items())))
-        self.tree.set_limit(name, share)
+        self.tree.groups.set_limit(name, share)
 
     # ----------------------------------------------------------------------- waiting jobs
 
@@ -144,7 +144,9 @@ class Cluster:
         """Let a job wait, for the first time or again."""
         known = job.id in self.waiting or job.id in self.running
         invariant(not known, "a job is there already", job=job.id)
-        self.tree.user_group(job.path)  # rejects an impossible path before anything has changed
+        self.tree.groups.user_group(
+            job.path
+        )  # rejects an impossible path before anything has changed
         self.waiting[job.id] = job
         if job.not_before > self.now:
             self.waiting_index.back_off(job)
@@ -175,7 +177,7 @@ class Cluster:
     def add_running(self, running: RunningJob) -> None:
         """Add a job that runs and does not wait here, such as one from a snapshot."""
         job = running.job
-        self.tree.user_group(job.path)
+        self.tree.groups.user_group(job.path)
         self.running[job.id] = running
         self.nodes.take(job.id, running.pieces, running.ends_by)
         self.running_index.add(running, self.policy, self.now)

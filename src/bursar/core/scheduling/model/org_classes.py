@@ -34,7 +34,7 @@ class OrgClasses:
 
     def refresh(self, org: Path) -> None:
         """Work out anew whether an org is urgent."""
-        lowest, highest = self.lowest_running(org), self._tree.highest_waiting_class(org)
+        lowest, highest = self.lowest_running(org), self._tree.queues.highest_waiting_class(org)
         if lowest is not None and highest is not None and highest > lowest:
             self.urgent.add(org)
         else:

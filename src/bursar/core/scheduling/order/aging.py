@@ -22,12 +22,12 @@ def overdue_jobs(cluster: Cluster) -> list[list[Job]]:
     tree, now = cluster.tree, cluster.now
     dated_users = {job.path for job in jobs_with_date(cluster)}
     jobs_by_user: list[list[Job]] = []
-    for at, path in tree.aged_users:
+    for at, path in tree.queues.aged_users:
         if at > now or len(jobs_by_user) == cluster.policy.looks:
             break
         if path in dated_users:
             continue
-        oldest = islice(tree.user_group(path).oldest, OLDEST_CANDIDATES)
+        oldest = islice(tree.groups.user_group(path).oldest, OLDEST_CANDIDATES)
         late = [job for aged_at, job in oldest if aged_at <= now]
         open_jobs = [
             job for job in map(cluster.waiting.__getitem__, late) if cluster.open_types(job)

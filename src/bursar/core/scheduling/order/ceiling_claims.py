@@ -11,7 +11,7 @@ from bursar.core.ids import JobId
 from bursar.core.scheduling.decisions import PlannedStart
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job
-from bursar.core.scheduling.order.share import ShareGroup
+from bursar.core.scheduling.order.share_group import ShareGroup
 
 
 class _CeilingClaim(NamedTuple):
@@ -73,5 +73,5 @@ class CeilingClaims:
     def _groups(self, job: Job) -> Iterator[ShareGroup]:
         """Where a job counts: its own places from the user up, and limits outside the tree."""
         tree = self._cluster.tree
-        yield from tree.user_group(job.path).lineage()
-        yield from tree.limits_of(job)
+        yield from tree.groups.user_group(job.path).lineage()
+        yield from tree.groups.limits_of(job)

@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator
 
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job
-from bursar.core.scheduling.order.share import FAIR_SHARE, ShareGroup
+from bursar.core.scheduling.order.share_group import FAIR_SHARE, ShareGroup
 
 
 def express_jobs(cluster: Cluster, is_wanted: Callable[[Job], bool]) -> Iterator[Job]:
     """The first such job of each user, in turn; those alone that are wanted."""
-    return _jobs_below(cluster, cluster.tree.root, is_wanted)
+    return _jobs_below(cluster, cluster.tree.groups.root, is_wanted)
 
 
 def _jobs_below(
@@ -50,6 +50,6 @@ def _first_of_user(
     for key in user.queue_heads:
         job = cluster.waiting[key[-1]]
         if cluster.policy.is_express(job, cluster.now) and is_wanted(job):
-            if cluster.tree.highest_waiting_class(job.path[:2]) == job.priority_class:
+            if cluster.tree.queues.highest_waiting_class(job.path[:2]) == job.priority_class:
                 yield job
             return

@@ -6,7 +6,7 @@ from typing import Final
 
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job
-from bursar.core.scheduling.order.share import ShareGroup
+from bursar.core.scheduling.order.share_group import ShareGroup
 
 OUTLASTING_CANDIDATES: Final = 16  # a user's longest jobs that are checked
 

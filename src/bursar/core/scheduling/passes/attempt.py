@@ -86,7 +86,7 @@ class JobAttempt:
 
     def _shorter_jobs(self, job: Job) -> list[Job]:
         """The next jobs of the same user and kind, each shorter than all before it."""
-        queue = self._cluster.tree.user_group(job.path).queues[job.queue_key]
+        queue = self._cluster.tree.groups.user_group(job.path).queues[job.queue_key]
         shorter, least = [], job.run_max
         for key in islice(queue, SHORTER_CANDIDATES):
             other = self._cluster.waiting[key[-1]]

@@ -8,7 +8,8 @@ from bursar.core.scheduling.model.nodes import MILLI
 from bursar.core.scheduling.order.ceiling_claims import CeilingClaims
 from bursar.core.scheduling.placement.backfill import NodeClaims
 from bursar.core.scheduling.placement.search import choose_pieces, find_placement
-from bursar.core.scheduling.preemption.victims import PreemptionSearch, StepBudget
+from bursar.core.scheduling.preemption.step_budget import StepBudget
+from bursar.core.scheduling.preemption.victims import PreemptionSearch
 
 
 class PassContext:

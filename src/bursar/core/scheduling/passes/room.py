@@ -9,8 +9,8 @@ from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.passes.context import PassContext
 from bursar.core.scheduling.placement.backfill import find_planned_start
 from bursar.core.scheduling.placement.search import choose_pieces
+from bursar.core.scheduling.preemption.ceilings import CeilingExcess
 from bursar.core.scheduling.preemption.migration import find_moves, movable_types
-from bursar.core.scheduling.preemption.rights import PreemptionRights
 from bursar.core.scheduling.preemption.victims import VictimSet, may_preempt_any
 
 
@@ -74,7 +74,7 @@ def _ceiling_clears_soon(cluster: Cluster, job: Job) -> bool:
     for gpu_type in job.shape.types:
         ends = takewhile(lambda end: end[0] <= soon, cluster.running_index.ends.get(gpu_type, ()))
         ending = [running for _, job_id in ends if (running := cluster.running.get(job_id))]
-        if PreemptionRights(cluster, job, gpu_type).clears_ceilings(ending):
+        if CeilingExcess(cluster, job, gpu_type).is_cleared_by(ending):
             return True
     return False
 

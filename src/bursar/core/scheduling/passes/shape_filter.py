@@ -7,7 +7,7 @@ rest of the pass; and once all looks are used up, only shapes that may fit are l
 from bursar.core.instant import NEVER
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Shape
-from bursar.core.scheduling.order.share import ShareGroup
+from bursar.core.scheduling.order.share_group import ShareGroup
 from bursar.core.scheduling.placement.backfill import NodeClaims
 from bursar.core.scheduling.placement.search import find_placement
 
@@ -29,7 +29,7 @@ class ShapeFilter:
 
     def restrict_to_fitting(self) -> None:
         """Look from now on only at shapes that may fit."""
-        shapes = self._cluster.tree.root.waiting_shapes
+        shapes = self._cluster.tree.groups.root.waiting_shapes
         self._fitting = {shape for shape in shapes if self.may_fit(shape)}
 
     def admits(self, shape: Shape) -> bool:

@@ -10,7 +10,7 @@ from typing import Final
 from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.order.express import express_jobs
 from bursar.core.scheduling.order.longest_jobs import outlasting_jobs
-from bursar.core.scheduling.order.share import FAIR_SHARE, ShareGroup
+from bursar.core.scheduling.order.share_group import FAIR_SHARE, ShareGroup
 from bursar.core.scheduling.passes.attempt import JobAttempt
 from bursar.core.scheduling.passes.context import PassContext
 from bursar.core.scheduling.passes.shape_filter import ShapeFilter
@@ -49,7 +49,7 @@ class TurnPass:
     def run_urgent(self) -> None:
         """Look at the most urgent job of each org that could preempt jobs of its own org."""
         for org in islice(sorted(self._cluster.classes.urgent), URGENT_ORGS_MAX):
-            job = self._cluster.waiting[self._tree.most_urgent_job(org)]
+            job = self._cluster.waiting[self._tree.queues.most_urgent_job(org)]
             if self._context.is_open(job):
                 self._attempt.look_at(job)
 
@@ -58,7 +58,7 @@ class TurnPass:
         if self._context.looks_left <= 0 and not self._shapes.is_restricted:
             self._shapes.restrict_to_fitting()
             self._context.complete = False
-        return self._first_below(self._tree.root)
+        return self._first_below(self._tree.groups.root)
 
     def _first_below(self, group: ShareGroup) -> Job | None:
         if group.queues:
@@ -92,7 +92,7 @@ class TurnPass:
         The other job could preempt this one the next moment, so it is looked at first.
         """
         for negative_class, job_id in islice(
-            self._tree.waiting_classes[job.path[:2]], URGENT_CANDIDATES
+            self._tree.queues.waiting_classes[job.path[:2]], URGENT_CANDIDATES
         ):
             if -negative_class <= job.priority_class:
                 break

@@ -1,9 +1,9 @@
-"""Room by moving: whoever can go on elsewhere at once leaves its place to a job that cannot.
+"""The right `move`: running jobs that fit elsewhere at once make room for a job that does not.
 
-Free GPUs that lie scattered are of no use to a job that needs them together. If those beside them
-fit into other gaps, they are asked to go there: they make a checkpoint, start again and lose
-nothing else. They are of the job's tier and of no higher class, and have run so long that stopping
-costs little beside it, as for turns; so all moves together cost as small a part of what runs.
+A job that needs GPUs together cannot use scattered ones. If the jobs beside them fit into other
+gaps, they move there: they save a checkpoint, start again and lose nothing else. Jobs that move are
+of the waiting job's tier, of no higher class, and have run so long that stopping costs little in
+comparison, as for the right `turn`. So all moves together cost a small part of what runs.
 """
 
 from collections.abc import Iterator
@@ -20,11 +20,11 @@ from bursar.core.scheduling.placement.search import NodePlacement, find_placemen
 from bursar.core.scheduling.preemption.rights import ENDING_GRACES, Right
 from bursar.core.scheduling.preemption.victims import VictimSet
 
-NODES_TRIED: Final = 16  # nodes that are looked at for one job, the emptiest first
+NODES_TRIED: Final = 16  # nodes that are checked for one job, the emptiest first
 
 
 def movable_types(cluster: Cluster, job: Job, types: tuple[str, ...]) -> tuple[str, ...]:
-    """The types of which as much is free as a job needs, only not together; a quick look."""
+    """The GPU types of which a job's GPUs are free, but maybe not together. A quick check."""
     shape, policy = job.shape, cluster.policy
     near = shape.tasks > 1 and shape.within is not Level.POOL
     if near or not (shape.gpus and policy.turn_after and policy.orders_by_work):
@@ -36,16 +36,16 @@ def movable_types(cluster: Cluster, job: Job, types: tuple[str, ...]) -> tuple[s
 def find_moves(
     cluster: Cluster, promises: NodeClaims, claims: NodeClaims, job: Job, types: tuple[str, ...]
 ) -> VictimSet | None:
-    """Whom to move so that a job fits; None if nobody can be moved for it.
+    """Find the jobs to move so that a job fits; None if there are none.
 
-    Its own place is in the way of no promise, the places of those who move are in nobody's way.
+    The job delays no promised start. The jobs that move delay no planned start.
     """
     searches = (_MoveSearch(cluster, promises, claims, job, gpu_type) for gpu_type in types)
-    return next((freed for search in searches if (freed := search.first())), None)
+    return next((moves for search in searches if (moves := search.find_first())), None)
 
 
 class _MoveSearch:
-    """Room for one job on GPUs of one type."""
+    """The search for moves that make room for one job on GPUs of one type."""
 
     def __init__(
         self, cluster: Cluster, promises: NodeClaims, claims: NodeClaims, job: Job, gpu_type: str
@@ -57,24 +57,24 @@ class _MoveSearch:
         self._type = gpu_type
         self._at = cluster.now + cluster.policy.grace
 
-    def first(self) -> VictimSet | None:
+    def find_first(self) -> VictimSet | None:
         """The first nodes, from the emptiest on, on which all tasks fit once others have moved."""
         nodes: TasksByNode = ()
-        gone: list[RunningJob] = []
-        for machine in islice(self._emptiest(), NODES_TRIED):
-            few, more = self._fewest(machine), (*nodes, (machine.node.id, 1))
-            if few is None or not self._elsewhere([*gone, *few], more):
+        moving: list[RunningJob] = []
+        for usage in islice(self._emptiest_nodes(), NODES_TRIED):
+            leaving, more_nodes = self._fewest_leaving(usage), (*nodes, (usage.node.id, 1))
+            if leaving is None or not self._fit_elsewhere([*moving, *leaving], more_nodes):
                 continue
-            gone, nodes = [*gone, *few], more
+            moving, nodes = [*moving, *leaving], more_nodes
             if len(nodes) == self._job.shape.tasks:
-                spot = NodePlacement(self._type, tuple(sorted(nodes)))
-                victims = tuple((one, Right.MOVE) for one in gone)
-                return VictimSet(spot, victims, True, self._at) if victims else None
+                placement = NodePlacement(self._type, tuple(sorted(nodes)))
+                victims = tuple((running, Right.MOVE) for running in moving)
+                return VictimSet(placement, victims, True, self._at) if victims else None
         return None
 
-    def _emptiest(self) -> Iterator[NodeUsage]:
-        """The nodes on which some GPUs are free, the most first."""
-        found = [
+    def _emptiest_nodes(self) -> Iterator[NodeUsage]:
+        """The nodes on which whole GPUs are free, the most first."""
+        entries = [
             (-room.whole, node)
             for kind, rooms in self._cluster.nodes.rooms.items()
             if kind.gpu_type == self._type and task_need(self._job.shape, kind) is not None
@@ -82,51 +82,52 @@ class _MoveSearch:
             if room.whole
             for node in nodes
         ]
-        return (self._cluster.nodes.by_id[node] for _, node in sorted(found))
+        return (self._cluster.nodes.by_id[node] for _, node in sorted(entries))
 
-    def _fewest(self, machine: NodeUsage) -> list[RunningJob] | None:
-        """Who leaves a node so that a task fits, the small ones rather; None if it cannot."""
-        running = (self._cluster.running.get(job) for job in machine.allocations)
-        leaving = [one for one in running if one is not None and self._movable(one)]
-        if not self._fits(machine, leaving):
+    def _fewest_leaving(self, usage: NodeUsage) -> list[RunningJob] | None:
+        """Which jobs leave a node so that a task fits, small ones first; None if it cannot fit."""
+        jobs = (self._cluster.running.get(job) for job in usage.allocations)
+        leaving = [running for running in jobs if running is not None and self._can_move(running)]
+        if not self._fits(usage, leaving):
             return None
-        for one in sorted(leaving, key=_largest_first):
-            rest = [other for other in leaving if other is not one]
-            if self._fits(machine, rest):
-                leaving = rest
+        for running in sorted(leaving, key=_largest_first):
+            others = [other for other in leaving if other is not running]
+            if self._fits(usage, others):
+                leaving = others
         return leaving
 
-    def _movable(self, one: RunningJob) -> bool:
-        """Whether a running job may be asked to go elsewhere."""
-        cluster, job, now = self._cluster, one.job, self._cluster.now
-        if not job.preemptible or one.stops_at is not None or turn_ends(one, cluster.policy) > now:
+    def _can_move(self, running: RunningJob) -> bool:
+        """Whether a running job may be moved for the waiting one."""
+        cluster, job, now = self._cluster, running.job, self._cluster.now
+        if not job.preemptible or running.stops_at is not None:
             return False
-        near = job.path[0] == self._job.path[0] and job.priority_class <= self._job.priority_class
-        return (
-            near
-            and one.ends_by > now
-            and not one.ends_soon(now, ENDING_GRACES * cluster.policy.grace)
-        )
+        if turn_ends(running, cluster.policy) > now:
+            return False
+        if job.path[0] != self._job.path[0] or job.priority_class > self._job.priority_class:
+            return False
+        soon = ENDING_GRACES * cluster.policy.grace
+        return running.ends_by > now and not running.ends_soon(now, soon)
 
-    def _fits(self, machine: NodeUsage, without: list[RunningJob]) -> bool:
-        """Whether a task fits on a node once some have left."""
-        task, until = task_need(self._job.shape, machine.kind), self._at + self._job.run_max
+    def _fits(self, usage: NodeUsage, leaving: list[RunningJob]) -> bool:
+        """Whether a task fits on a node once some jobs have left."""
+        task, until = task_need(self._job.shape, usage.kind), self._at + self._job.run_max
         assert task is not None
-        gone = frozenset(one.job.id for one in without)
-        return self._promises.count_tasks(machine, task, self._at, until, gone) > 0
+        without = frozenset(running.job.id for running in leaving)
+        return self._promises.count_tasks(usage, task, self._at, until, without) > 0
 
-    def _elsewhere(self, gone: list[RunningJob], nodes: TasksByNode) -> bool:
-        """Whether all who leave fit elsewhere now, the largest first."""
+    def _fit_elsewhere(self, moving: list[RunningJob], nodes: TasksByNode) -> bool:
+        """Whether all jobs that move fit elsewhere now; the largest are placed first."""
         claims, now = self._claims.copy(), self._cluster.now
         claims.add(self._job, PlannedStart(now, self._type, nodes))
-        for one in sorted(gone, key=_largest_first):
-            until = now + one.job.run_max
-            spot = find_placement(self._cluster, claims, one.job.shape, (self._type,), until)
-            if spot is None:
+        for running in sorted(moving, key=_largest_first):
+            job = running.job
+            until = now + job.run_max
+            placement = find_placement(self._cluster, claims, job.shape, (self._type,), until)
+            if placement is None:
                 return False
-            claims.add(one.job, PlannedStart(now, self._type, spot.nodes))
+            claims.add(job, PlannedStart(now, self._type, placement.nodes))
         return True
 
 
-def _largest_first(one: RunningJob) -> tuple[int, str]:
-    return -one.job.shape.milli_gpus, one.job.id
+def _largest_first(running: RunningJob) -> tuple[int, str]:
+    return -running.job.shape.milli_gpus, running.job.id

@@ -1,14 +1,14 @@
-"""A quick and exact no: how much a job lacks even if everybody left who may be asked.
+"""How much room a job lacks even if every job left that it may preempt.
 
-The problem. To show that no set of victims makes room, a search would have to look at all sets. But
-most often a sum shows it: a gang needs 80 GPUs, all that may be asked have 4,000, and the floor of
-their org leaves 79 of these to be given. So for each place where the job could lie, as close
-together as it must, the most that could become free is added up: what is free, and what the
-candidates there have, at every place of the tree no more than is above its floor, and by share no
-more than leaves the larger part larger. Only if that is enough is it worth a search.
+To show that no set of victims makes room, a search would have to check all sets. Most often a sum
+shows it: a gang needs 80 GPUs, its candidates have 4,000, and the floor of their org lets 79 of
+these go. For each domain where the job could run, this module adds up the most that could become
+free: what is free now, and what the candidates there have, limited at every group to what is above
+its floor, and by share to what leaves the larger part larger. Only if that is enough is a search
+worth its cost.
 
-The sums are bounds from above. With jobs of one GPU they are exact; with larger ones a job may lack
-more than is said, never less.
+The sums are upper bounds. With jobs of one GPU they are exact. With larger jobs the real shortfall
+may be greater, never smaller.
 """
 
 from collections.abc import Iterator
@@ -21,187 +21,197 @@ from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, RunningJob, task_need
 from bursar.core.scheduling.model.nodes import MILLI, Level, NodeKind, NodeRoom, NodeUsage
 from bursar.core.scheduling.model.policy import ANY_TYPE
-from bursar.core.scheduling.order.share import ShareGroup
+from bursar.core.scheduling.order.share_group import ShareGroup
 from bursar.core.scheduling.preemption.rights import PreemptionRights, Right
 
-CandidatesById = dict[JobId, tuple[RunningJob, Right]]  # who may be asked, by job
+CandidatesById = dict[JobId, tuple[RunningJob, Right]]
+Releases = list[tuple[RunningJob, Right, int]]  # a candidate, and its milli-GPUs in the domain
 
 
 class ProtectedGroup(NamedTuple):
-    """Why a place does not give more."""
+    """A group that does not let more go."""
 
-    right: str  # floor, or share: it would not have the larger part any more
+    right: str  # what protects it: `floor`, or `share` (its part would no longer be the larger one)
     group: ShareGroup
     has: int  # milli-GPUs
-    keeps: int  # milli-GPUs that nobody may ask of it
+    keeps: int  # milli-GPUs that it does not let go
 
     @property
     def path(self) -> str:
-        """Its name."""
+        """The name of the group."""
         return ".".join(self.group.path)
 
 
 class Shortfall(NamedTuple):
-    """How much a job lacks in the best place, in milli-GPUs."""
+    """What a job lacks in the best domain. All figures are in milli-GPUs."""
 
-    lacks: int
+    missing: int
     free: int
-    asked: int  # of jobs that may be asked, each by itself
-    given: int  # the most that they may give together
-    fixed: int  # of jobs that may not be asked at all
-    guards: tuple[ProtectedGroup, ...]  # whose floors or shares protect the rest, the most first
+    preemptible: int  # of jobs that may be preempted, each by itself
+    releasable: int  # the most that these may release together
+    fixed: int  # of jobs that may not be preempted at all
+    guards: tuple[ProtectedGroup, ...]  # what protects the rest, the largest first
 
 
 def find_shortfall(cluster: Cluster, job: Job, gpu_type: str) -> Shortfall | None:
-    """What a job lacks on GPUs of one type whoever makes room; None if it may be enough."""
+    """What a job lacks on GPUs of one type, whatever leaves; None if there may be enough."""
     rights = PreemptionRights(cluster, job, gpu_type)
-    asked: CandidatesById = {}
+    candidates: CandidatesById = {}
     for _, job_id in cluster.running_index.ends.get(gpu_type, ()):
         running = cluster.running.get(job_id)
-        if (
-            running is not None
-            and (right := rights.right_against(running, cluster.now)) is not None
-        ):
-            asked[job_id] = running, right
+        if running is not None and (right := rights.right_against(running, cluster.now)):
+            candidates[job_id] = running, right
     domains = nodes_by_domain(cluster, job, gpu_type)
-    lacks = [_measure(rights, cluster, asked, domains[name]) for name in sorted(domains)]
-    found = min(lacks, key=lambda lack: lack.lacks, default=None)
-    return None if found is None or found.lacks <= 0 else found
+    shortfalls = [_measure(rights, cluster, candidates, domains[name]) for name in sorted(domains)]
+    best = min(shortfalls, key=lambda shortfall: shortfall.missing, default=None)
+    return None if best is None or best.missing <= 0 else best
 
 
 def free_milli(kind: NodeKind, room: NodeRoom) -> int:
-    """Free milli-GPUs of a node."""
+    """The free milli-GPUs of a node."""
     return (room.whole * kind.slots + sum(room.parts)) * MILLI // kind.slots
 
 
 def free_milli_up(kind: NodeKind, room: NodeRoom) -> int:
-    """The same rounded up, as a bound needs it: three and four sevenths are a whole GPU."""
+    """The same rounded up, for upper bounds: three and four sevenths are a whole GPU."""
     return -(-(room.whole * kind.slots + sum(room.parts)) * MILLI // kind.slots)
 
 
 def nodes_by_domain(cluster: Cluster, job: Job, gpu_type: str) -> dict[str, list[NodeUsage]]:
-    """The nodes that a job can use, by the place in which all of its tasks must lie."""
+    """The nodes that a job can use, by the domain in which all of its tasks must be."""
     level = Level.NODE if job.shape.tasks == 1 else job.shape.within
     domains: dict[str, list[NodeUsage]] = {}
     for kind, rooms in cluster.nodes.rooms.items():
         if kind.gpu_type == gpu_type and task_need(job.shape, kind) is not None:
             for node in (node for nodes in rooms.values() for node in nodes):
-                machine = cluster.nodes.by_id[node]
-                domains.setdefault(machine.node.domain(level), []).append(machine)
+                usage = cluster.nodes.by_id[node]
+                domains.setdefault(usage.node.domain(level), []).append(usage)
     return domains
 
 
 def _measure(
-    rights: PreemptionRights, cluster: Cluster, asked: CandidatesById, machines: list[NodeUsage]
+    rights: PreemptionRights, cluster: Cluster, candidates: CandidatesById, nodes: list[NodeUsage]
 ) -> Shortfall:
-    """What is lacking in one place."""
+    """What is missing in one domain."""
     shape = rights.job.shape
-    each = shape.milli_gpus // shape.tasks
+    task_milli = shape.milli_gpus // shape.tasks
     soon = cluster.now + cluster.policy.grace
-    tasks = free = all_asked = fixed = 0
-    given: dict[JobId, int] = {}  # milli-GPUs by job, on nodes where tasks could lie
-    missing: list[int] = []  # milli-GPUs for one task more, on each node
-    for machine in machines:
-        there = _there(machine, soon)
-        mine = {job: milli for job, milli in there.items() if job in asked}
-        all_asked += sum(mine.values())
-        fixed += sum(there.values()) - sum(mine.values())
-        task = task_need(shape, machine.kind)
+    tasks = free = preemptible = fixed = 0
+    released: dict[JobId, int] = {}  # milli-GPUs of candidates, on nodes where tasks could run
+    missing: list[int] = []  # milli-GPUs for one more task, on each node
+    for usage in nodes:
+        held = _held_milli(usage, soon)
+        leaving = {job: milli for job, milli in held.items() if job in candidates}
+        preemptible += sum(leaving.values())
+        fixed += sum(held.values()) - sum(leaving.values())
+        task = task_need(shape, usage.kind)
         assert task is not None
-        room = machine.room_at(soon, frozenset(mine))
+        room = usage.room_at(soon, frozenset(leaving))
         fits = task.count_in(room)
-        missing.append(each - (free_milli(machine.kind, room) - fits * each) % max(each, 1))
+        remainder = (free_milli(usage.kind, room) - fits * task_milli) % max(task_milli, 1)
+        missing.append(task_milli - remainder)
         if fits:
             tasks += fits
-            free += free_milli_up(machine.kind, machine.room_at(soon))
-            for job, milli in mine.items():
-                given[job] = given.get(job, 0) + milli
-    leaving = [(*asked[job], milli) for job, milli in given.items() if milli]
-    most, guards = _most_given(rights, leaving)
-    short = max(shape.tasks - tasks, 0)
-    by_fit = sum(sorted(missing)[:short]) + max(short - len(missing), 0) * each
-    unfree = max((shape.tasks - short) * each - free - most, 0)
-    return Shortfall(by_fit + unfree, free, all_asked, most, fixed, guards if unfree else ())
+            free += free_milli_up(usage.kind, usage.room_at(soon))
+            for job, milli in leaving.items():
+                released[job] = released.get(job, 0) + milli
+    releases = [(*candidates[job], milli) for job, milli in released.items() if milli]
+    releasable, guards = _most_released(rights, releases)
+    lacking = max(shape.tasks - tasks, 0)  # tasks
+    by_fit = sum(sorted(missing)[:lacking]) + max(lacking - len(missing), 0) * task_milli
+    unfree = max((shape.tasks - lacking) * task_milli - free - releasable, 0)
+    return Shortfall(
+        by_fit + unfree, free, preemptible, releasable, fixed, guards if unfree else ()
+    )
 
 
-def _there(machine: NodeUsage, soon: Instant) -> dict[JobId, int]:
-    """Who has how many milli-GPUs of a node, those left out who have gone by then."""
+def _held_milli(usage: NodeUsage, soon: Instant) -> dict[JobId, int]:
+    """How many milli-GPUs of a node each job has that does not end by an instant."""
     return {
-        job: -(-len(piece.gpus) * piece.slots * MILLI // machine.kind.slots)
-        for job, (piece, until) in machine.allocations.items()
+        job: -(-len(piece.gpus) * piece.slots * MILLI // usage.kind.slots)
+        for job, (piece, until) in usage.allocations.items()
         if until > soon
     }
 
 
-GivenUp = list[tuple[RunningJob, Right, int]]
+def _most_released(
+    rights: PreemptionRights, releases: Releases
+) -> tuple[int, tuple[ProtectedGroup, ...]]:
+    """The most that some jobs may release together, and which groups protect the rest."""
+    above_floors, floor_guards = _released_above_floors(rights, releases)
+    by_share, share_guards = _released_by_share(rights, releases)
+    guards = floor_guards if above_floors <= by_share else share_guards
+    ordered = sorted(guards, key=lambda guard: (-guard.keeps, guard.path))
+    return min(above_floors, by_share), tuple(ordered)
 
 
-def _most_given(rights: PreemptionRights, given: GivenUp) -> tuple[int, tuple[ProtectedGroup, ...]]:
-    """The most that some jobs may give together, and who protects the rest."""
-    floors, guards = _above_floors(rights, given)
-    shares, others = _by_share(rights, given)
-    guarding = guards if floors <= shares else others
-    return min(floors, shares), tuple(sorted(guarding, key=lambda one: (-one.keeps, one.path)))
-
-
-def _above_floors(rights: PreemptionRights, given: GivenUp) -> tuple[int, list[ProtectedGroup]]:
-    """What is given if no place goes below its floor, added up from the users to the tiers."""
+def _released_above_floors(
+    rights: PreemptionRights, releases: Releases
+) -> tuple[int, list[ProtectedGroup]]:
+    """What is released if no group goes below its floor, added up from the users to the tiers."""
     chains: dict[tuple[ShareGroup, ...], int] = {}
-    for running, _, milli in given:
-        chain = tuple(rights.protected(running.job))
+    for running, _, milli in releases:
+        chain = tuple(rights.floors.protected_groups(running.job))
         chains[chain] = chains.get(chain, 0) + milli
     guards = []
     while longest := max((chain for chain in chains if chain), key=len, default=()):
-        milli, place = chains.pop(longest), longest[0]
-        spares = list(_spare(place, given[0][0].gpu_type))
-        spare = _worth(given, min(spares)) if spares else milli
+        milli, group = chains.pop(longest), longest[0]
+        spares = list(_above_floors(group, releases[0][0].gpu_type))
+        spare = _released_within(releases, min(spares)) if spares else milli
         if spare < milli:
-            has = place.used[ANY_TYPE]
-            guards.append(ProtectedGroup("floor", place, has, has - spare))
+            has = group.used[ANY_TYPE]
+            guards.append(ProtectedGroup("floor", group, has, has - spare))
         chains[longest[1:]] = chains.get(longest[1:], 0) + min(milli, spare)
     return chains.get((), 0), guards
 
 
-def _worth(given: GivenUp, spare: int) -> int:
-    """What can become free here if jobs of so many milli-GPUs leave.
+def _released_within(releases: Releases, spare: int) -> int:
+    """What can become free here if jobs of so many milli-GPUs in all leave.
 
-    Slots may be a little more than the part that they are called (a third is 0.333), and a gang may
-    lie elsewhere as well.
+    Slots can be a little more than the part that they are named by (a third is 0.333), and a gang
+    may have tasks in other domains.
     """
-    sizes = ((milli, running.job.shape.milli_gpus) for running, _, milli in given)
+    sizes = ((milli, running.job.shape.milli_gpus) for running, _, milli in releases)
     most = max(spare * milli // size for milli, size in sizes if size)
-    return most // _unit(given) * _unit(given)
+    return most // _unit(releases) * _unit(releases)
 
 
-def _unit(given: GivenUp) -> int:
-    """What all amounts that can be given are multiples of: jobs leave whole."""
-    return gcd(*(milli for _, _, milli in given)) or 1
+def _unit(releases: Releases) -> int:
+    """What all amounts that can be released are multiples of: jobs leave as a whole."""
+    return gcd(*(milli for _, _, milli in releases)) or 1
 
 
-def _spare(place: ShareGroup, gpu_type: str) -> Iterator[int]:
-    """How much a place has above each of its floors that count here."""
+def _above_floors(group: ShareGroup, gpu_type: str) -> Iterator[int]:
+    """How much a group has above each of its floors that count for a GPU type."""
     for of in (ANY_TYPE, gpu_type):
-        if of in place.floor:
-            yield max(place.used.get(of, 0) - place.floor[of], 0)
+        if of in group.floor:
+            yield max(group.used.get(of, 0) - group.floor[of], 0)
 
 
-def _by_share(rights: PreemptionRights, given: GivenUp) -> tuple[int, list[ProtectedGroup]]:
-    """What is given if every org that is asked by share keeps the larger part."""
+def _released_by_share(
+    rights: PreemptionRights, releases: Releases
+) -> tuple[int, list[ProtectedGroup]]:
+    """What is released if every org preempted by share keeps the larger part."""
+    shares = rights.shares
     total = 0
-    by_org: dict[ShareGroup, GivenUp] = {}
-    for one in given:
-        if one[1] is Right.SHARE and one[0].job.rate(one[0].gpu_type):
-            by_org.setdefault(rights.org_of(one[0].job), []).append(one)
+    by_org: dict[ShareGroup, Releases] = {}
+    for running, right, milli in releases:
+        if right is Right.SHARE and running.job.rate(running.gpu_type):
+            org = shares.org_of(running.job)
+            by_org.setdefault(org, []).append((running, right, milli))
         else:
-            total += one[2]
+            total += milli
     guards = []
-    for org, jobs in by_org.items():
-        milli = sum(one[2] for one in jobs)
-        most = max(rights.spare_rate(org) - 1, 0) // rights.weight  # of its rate
-        worth = max(most * one[2] // one[0].job.rate(one[0].gpu_type) for one in jobs)
-        spare = worth // _unit(jobs) * _unit(jobs)
-        if spare < milli:
+    for org, org_releases in by_org.items():
+        org_milli = sum(milli for _, _, milli in org_releases)
+        rate_max = max(shares.spare_rate(org) - 1, 0) // shares.weight
+        most = max(
+            rate_max * milli // running.job.rate(running.gpu_type)
+            for running, _, milli in org_releases
+        )
+        spare = most // _unit(org_releases) * _unit(org_releases)
+        if spare < org_milli:
             has = org.used[ANY_TYPE]
             guards.append(ProtectedGroup("share", org, has, has - spare))
-        total += min(milli, spare)
+        total += min(org_milli, spare)
     return total, guards

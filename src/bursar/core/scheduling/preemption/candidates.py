@@ -1,0 +1,113 @@
+"""The jobs that may be preempted for a waiting job: ranked, in stages, and by node."""
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+from bursar.core.ids import JobId, NodeId
+from bursar.core.money import Micros
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.jobs import Path, RunningJob
+from bursar.core.scheduling.order.share_group import ShareGroup
+from bursar.core.scheduling.preemption.rights import PreemptionRights, Right
+
+
+class VictimCost(NamedTuple):
+    """What it costs to preempt a job. Smaller is better."""
+
+    priority_class: int
+    lost: Micros
+    id: JobId
+
+
+RankedCandidates = list[tuple[VictimCost, RunningJob, Right]]
+
+
+class Candidates:
+    """Some candidates, by node, the cheapest first. A job that was preempted meanwhile is none."""
+
+    def __init__(self, cluster: Cluster, ranked: RankedCandidates) -> None:
+        self.ranked = ranked
+        self._cluster = cluster
+        self._by_node: dict[NodeId, list[int]] = {}  # indexes into `ranked`
+        for index, (_, running, _) in enumerate(ranked):
+            for piece in running.pieces:
+                self._by_node.setdefault(piece.node, []).append(index)
+        self._heads = [(indexes[0], node) for node, indexes in self._by_node.items()]
+        heapify(self._heads)
+
+    def on_node(self, node: NodeId) -> list[int]:
+        """The candidates on a node, as indexes into `ranked`."""
+        indexes = self._by_node.get(node, [])
+        while indexes and not self.is_current(indexes[0]):
+            del indexes[0]
+        return [index for index in indexes if self.is_current(index)]
+
+    def nodes(self) -> Iterator[NodeId]:
+        """The nodes that have candidates, the one with the cheapest first."""
+        yielded = []
+        try:
+            while self._heads:
+                head, node = heappop(self._heads)
+                indexes = self.on_node(node)
+                if indexes and indexes[0] != head:
+                    heappush(self._heads, (indexes[0], node))
+                elif indexes:
+                    yielded.append((head, node))
+                    yield node
+        finally:  # the caller may stop at any node
+            for entry in yielded:
+                heappush(self._heads, entry)
+
+    def is_current(self, index: int) -> bool:
+        """Whether a candidate still runs as it did when it was ranked."""
+        running = self.ranked[index][1]
+        return self._cluster.running.get(running.job.id) is running
+
+
+class CandidateStages(NamedTuple):
+    """Which candidates are searched together: by borrower, to restore a floor; then by right."""
+
+    borrowers: list[tuple[ShareGroup, Candidates]]
+    stages: list[Candidates]
+
+    def in_order(self) -> Iterator[Candidates]:
+        """First the jobs of the borrower furthest above its floor, then stage by stage."""
+        if self.borrowers:
+            yield max(self.borrowers, key=lambda entry: (entry[0].above_floor(), entry[0].path))[1]
+        yield from self.stages
+
+
+def find_candidates(cluster: Cluster, rights: PreemptionRights, gpu_type: str) -> CandidateStages:
+    """Find all jobs that may be preempted, and group them into stages."""
+    ranked = _rank_candidates(cluster, rights, gpu_type)
+    by_right = {right: [entry for entry in ranked if entry[2] is right] for right in Right}
+    by_borrower: dict[Path, tuple[ShareGroup, RankedCandidates]] = {}
+    for entry in by_right[Right.FLOOR]:
+        borrower = rights.floors.borrower(entry[1].job)
+        by_borrower.setdefault(borrower.path, (borrower, []))[1].append(entry)
+    stages = [stage for stage in by_right.values() if stage]
+    if len(stages) > 1:
+        stages.append(ranked)
+    return CandidateStages(
+        [(borrower, Candidates(cluster, entries)) for borrower, entries in by_borrower.values()],
+        [Candidates(cluster, stage) for stage in stages],
+    )
+
+
+def _rank_candidates(cluster: Cluster, rights: PreemptionRights, gpu_type: str) -> RankedCandidates:
+    """All jobs that may be preempted, the cheapest first."""
+    orgs, now = rights.victim_orgs(), cluster.now
+    jobs = cluster.running.values() if orgs is None else cluster.running_index.of_orgs(orgs)
+    ranked = []
+    for running in jobs:
+        right = rights.right_against(running, now) if running.gpu_type == gpu_type else None
+        if right is not None:
+            ranked.append((victim_cost(running, cluster), running, right))
+    return sorted(ranked, key=lambda entry: entry[0])
+
+
+def victim_cost(running: RunningJob, cluster: Cluster) -> VictimCost:
+    """What it costs to preempt a running job now."""
+    job = running.job
+    return VictimCost(job.priority_class, running.work_lost(cluster.now), job.id)

@@ -1,0 +1,63 @@
+"""A set of victims while it is built: which jobs would leave, and what their groups lose."""
+
+from bursar.core.ids import JobId
+from bursar.core.money import Micros
+from bursar.core.scheduling.model.jobs import RunningJob
+from bursar.core.scheduling.model.policy import ANY_TYPE
+from bursar.core.scheduling.preemption.rights import PreemptionRights, Right
+
+
+class LeavingJobs:
+    """Jobs that would leave together. All bounds are sums, so their order does not matter."""
+
+    def __init__(self, rights: PreemptionRights) -> None:
+        self._rights = rights
+        self._lost_milli: dict[int, dict[str, int]] = {}  # by group, then by GPU type
+        self._lost_rates: dict[int, Micros] = {}  # by org
+        self._by_share: dict[int, int] = {}  # by org: how many leave by the right `share`
+        self.jobs: dict[JobId, tuple[RunningJob, Right]] = {}
+
+    def add(self, running: RunningJob, right: Right) -> bool:
+        """Let a job leave, if that is legal together with all that leave already."""
+        self._adjust(running, right, 1)
+        if self._is_legal(running):
+            return True
+        self._adjust(running, right, -1)
+        return False
+
+    def drop(self, running: RunningJob) -> None:
+        """Let a job stay after all."""
+        self._adjust(running, self.jobs[running.job.id][1], -1)
+
+    def clears_ceilings(self) -> bool:
+        """Whether the waiting job passes no ceiling once these jobs have left."""
+        return self._rights.ceilings.is_cleared_by(running for running, _ in self.jobs.values())
+
+    def _adjust(self, running: RunningJob, right: Right, sign: int) -> None:
+        if sign > 0:
+            self.jobs[running.job.id] = running, right
+        else:
+            del self.jobs[running.job.id]
+        milli = sign * running.job.shape.milli_gpus
+        for group in self._rights.floors.protected_groups(running.job):
+            lost = self._lost_milli.setdefault(id(group), {})
+            for of in (ANY_TYPE, running.gpu_type):
+                lost[of] = lost.get(of, 0) + milli
+        org = id(self._rights.shares.org_of(running.job))
+        rate = sign * running.job.rate(running.gpu_type)
+        self._lost_rates[org] = self._lost_rates.get(org, 0) + rate
+        if right is Right.SHARE:
+            self._by_share[org] = self._by_share.get(org, 0) + sign
+
+    def _is_legal(self, running: RunningJob) -> bool:
+        """Whether every floor holds, and an org that leaves by share keeps the larger part."""
+        for group in self._rights.floors.protected_groups(running.job):
+            lost = self._lost_milli[id(group)]
+            for of, floor in group.floor.items():
+                if lost.get(of, 0) and group.used.get(of, 0) - lost[of] < floor:
+                    return False
+        shares = self._rights.shares
+        org = shares.org_of(running.job)
+        if self._by_share.get(id(org)):
+            return self._lost_rates[id(org)] * shares.weight < shares.spare_rate(org)
+        return True
