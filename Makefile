@@ -4,7 +4,10 @@
 
 # Never the interpreter of .venv itself, which is removed when the lock changes.
 PYTHON ?= $(firstword $(shell which -a python3.11 python3 2>/dev/null | grep -v '^$(CURDIR)/.venv/'))
-JOBS ?= 3
+# How many tests run at a time: one per core, or more where they mostly wait for other processes.
+CORES := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n : 4)))
+JOBS ?= $(CORES)
+WAITING_JOBS ?= $(shell echo $$((3 * $(CORES))))
 # Where `make run` listens, on this machine.
 PORT ?= 8765
 
@@ -27,6 +30,19 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 LOCK := requirements/dev.lock
 UV := uv==0.13.7
 SAY := @printf '· %s\n'
+# Compiled tests are kept, whatever the environment says: compiling them takes 10 s in each process.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -q --dist worksteal
+
+# Where the tests of the core are; conftest.py marks the same as `core`.
+CORE_TESTS := tests/core tests/sim/faults
+# What `make check` runs: the folders whose tests need neither a database nor another process, and
+# one or two modules of each other folder.
+CHECKED := tests/core tests/sim tests/library tests/wire tests/client tests/planted \
+    $(wildcard tests/test_*.py) \
+    tests/agent/test_environment.py tests/agent/test_contract.py \
+    tests/api/test_every_operation.py tests/cli/test_command_line.py \
+    tests/service/test_ledger.py tests/service/test_jobs.py \
+    tests/store/test_constraints.py tests/store/test_sql.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -43,16 +59,16 @@ run: .venv/.installed ## start everything: service, four nodes, three tenants wi
 .PHONY: test
 test: statics ## everything CI checks: format, lint, types, all tests, coverage of the core
 	$(SAY) "tests of the core, with branch coverage"
-	@$(BIN)/pytest -q -n $(JOBS) --durations=10 -m 'core and not property' --cov --cov-report=
+	@$(PYTEST) -n $(JOBS) --durations=10 -m 'not property' --cov --cov-report= $(CORE_TESTS)
 	$(SAY) "branch coverage of the core, at least $(COVERAGE_GATE) %"
 	@$(BIN)/coverage report --include='src/bursar/core/*' --fail-under=$(COVERAGE_GATE)
 	$(SAY) "all other tests; properties over random histories, fixed seeds"
-	@PYTHONHASHSEED=0 $(BIN)/pytest -q -n $(JOBS) --durations=30 -m 'property or not core'
+	@PYTHONHASHSEED=0 $(PYTEST) -n $(WAITING_JOBS) --durations=30 -m 'property or not core'
 
 .PHONY: check
-check: statics ## format, lint, types and the fast tests
-	$(SAY) "tests, the fast ones"
-	@HYPOTHESIS_PROFILE=quick $(BIN)/pytest -q -n $(JOBS) -m 'not slow'
+check: statics ## format, lint, types and the tests that take a minute
+	$(SAY) "tests of the rules, and some of all else"
+	@HYPOTHESIS_PROFILE=quick $(PYTEST) -n $(JOBS) -m 'not slow' $(CHECKED)
 
 .PHONY: statics
 statics: .venv/.installed
@@ -70,7 +86,7 @@ format: .venv/.installed ## put the code into the house format
 
 .PHONY: exhaustive
 exhaustive: .venv/.installed ## the tests that take a sample of their cases, on all cases
-	@BURSAR_EXHAUSTIVE=1 $(BIN)/pytest -q -n $(JOBS) --timeout=3600 -o faulthandler_timeout=0 -m sampled
+	@BURSAR_EXHAUSTIVE=1 $(PYTEST) -n $(JOBS) --timeout=3600 -o faulthandler_timeout=0 -m sampled
 
 .PHONY: fuzz
 fuzz: .venv/.installed ## random examples for FUZZ_MINUTES (5), seeds printed

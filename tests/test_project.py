@@ -141,3 +141,12 @@ def test_every_test_has_a_time_limit(pytestconfig: pytest.Config) -> None:
     assert limit < float(pytestconfig.getini("faulthandler_timeout"))
     assert pytestconfig.getini("faulthandler_exit_on_timeout") is True
     assert pytestconfig.pluginmanager.hasplugin("timeout")
+
+
+def test_make_check_names_files_that_exist() -> None:
+    """A test module that was renamed is renamed in the Makefile too."""
+    makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    [checked] = re.findall(r"(?m)^CHECKED := (.*)$", makefile)
+    paths = re.sub(r"\$\(.*?\)", "", checked).split()
+
+    assert [] == [path for path in paths if not (ROOT / path).exists()]

@@ -607,12 +607,18 @@ def test_who_reads_a_large_pool_for_the_first_time_may_take_its_time(
     database_url: str, connection: Connection, pool: str
 ) -> None:
     """Else it would be cut off in the middle, and begin again, for ever."""
-    slowly, hasty = 0.5, Timeouts(idle_in_transaction_ms=100, transaction_ms=60_000)
+    hasty = Timeouts(idle_in_transaction_ms=500, transaction_ms=60_000)
     with limited(database_url, hasty) as own:
+        backend = own.info.backend_pid
+
+        def is_cut_off() -> bool:
+            sql = "select from pg_stat_activity where pid = %s"
+            return connection.execute(sql, [backend]).rowcount == 0
+
         keeper = at_once(own, PoolReplica(pool, Ears()))
-        keeper.change(lambda work: time.sleep(slowly))
+        keeper.change(lambda work: time.sleep(0.7))
         with pytest.raises(OperationalError):
-            keeper.change(lambda work: time.sleep(slowly))
+            keeper.change(lambda work: eventually(is_cut_off))
 
 
 # The leader

@@ -12,6 +12,8 @@ from bursar.sim.example import WORLDS
 from bursar.sim.rng import Chance
 from bursar.sim.spec import spec_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def told() -> dict[str, Any]:
