@@ -78,7 +78,7 @@ ALL: Final[Mapping[str, str]] = MappingProxyType({**POINTS, **SCALING})
 _SIGNALS: Final = MappingProxyType({"kill": signal.SIGKILL, "stop": signal.SIGSTOP})
 
 
-class _Armed(NamedTuple):
+class _ArmedPoint(NamedTuple):
     """An armed point: the action, and at which visit it happens."""
 
     action: str
@@ -86,7 +86,7 @@ class _Armed(NamedTuple):
     times: Iterator[int]
 
 
-_ARMED: Final[dict[str, _Armed]] = {}
+_ARMED: Final[dict[str, _ArmedPoint]] = {}
 
 
 def arm() -> None:
@@ -100,22 +100,26 @@ def arm() -> None:
         action, _, at = how.partition("@")
         if name not in ALL or action not in _SIGNALS or not at.isdecimal():
             raise ValueError(f"{VARIABLE}: {part!r} is not POINT=kill@N or POINT=stop@N")
-        _ARMED[name] = _Armed(action, int(at), count(1))
+        _ARMED[name] = _ArmedPoint(action, int(at), count(1))
 
 
 def failpoint(name: str) -> None:
     """Die or stop here, if a test has armed this point."""
     if _ARMED:
-        _strike(name)
+        _trigger(name)
 
 
-def _strike(name: str) -> None:
+def _trigger(name: str) -> None:
     armed = _ARMED.get(name)
-    if armed is not None and next(armed.times) == armed.at and _is_first(f"{name}.{armed.action}"):
+    if (
+        armed is not None
+        and next(armed.times) == armed.at
+        and _leave_mark(f"{name}.{armed.action}")
+    ):
         os.kill(os.getpid(), _SIGNALS[armed.action])
 
 
-def _is_first(what: str) -> bool:
+def _leave_mark(what: str) -> bool:
     """Leave a mark; whether there was none before."""
     try:
         mark = os.open(f"{os.environ[MARKS]}/{what}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -126,7 +130,7 @@ def _is_first(what: str) -> bool:
     return True
 
 
-def passed_on() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """The environment variables that child processes need."""
     return {name: os.environ[name] for name in (VARIABLE, MARKS) if name in os.environ}
 

@@ -103,7 +103,7 @@ def test_nothing_is_removed_while_the_pool_does_not_answer(tmp_path: Path) -> No
 
 
 def test_many_jobs_are_looked_up_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_cleanup, "OVER_MAX", 2)
+    monkeypatch.setattr(checkpoint_cleanup, "FINISHED_JOBS_MAX", 2)
     saved(tmp_path, "a", "b", "c")
     pool = Pool(a=1.0, c=1.0)
 

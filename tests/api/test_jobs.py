@@ -536,7 +536,7 @@ def test_jobs_are_listed_the_newest_first_and_found_by_what_they_are(
         return [one["id"] for one in answer.json()["items"]]
 
     assert [third, second, first] == found()
-    assert [third, second] == found("?alive=true")
+    assert [third, second] == found("?unfinished=true")
     assert [first] == found("?state=succeeded")
     assert [second] == found(f"?account_id={below}")
     assert [third, second, first] == found(f"?account_id={funded.account}")

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from bursar.api.loop_bridge import Arrivals
+from bursar.api.loop_bridge import LoopBridge
 from bursar.service.ledger.batch import Answer
 
 
@@ -20,8 +20,8 @@ def test_all_answers_arrive_and_wake_the_loop_once() -> None:
 
     async def waits() -> tuple[list[int], int]:
         loop, calls = asyncio.get_running_loop(), 0
-        arrivals = Arrivals()
-        expected = [arrivals.expected() for _ in range(50)]
+        arrivals = LoopBridge()
+        expected = [arrivals.expect() for _ in range(50)]
         usual = loop.call_soon_threadsafe
 
         def counted(*given: Any, **named: Any) -> Any:
@@ -46,8 +46,8 @@ def test_that_there_is_no_answer_arrives_too() -> None:
     """And others do all the same, also when somebody has gone."""
 
     async def waits() -> int:
-        arrivals = Arrivals()
-        failed, gone, good = (arrivals.expected() for _ in range(3))
+        arrivals = LoopBridge()
+        failed, gone, good = (arrivals.expect() for _ in range(3))
         gone.future.cancel()
         assert not gone.set_running_or_notify_cancel()
         assert good.set_running_or_notify_cancel()
@@ -63,9 +63,9 @@ def test_that_there_is_no_answer_arrives_too() -> None:
 
 def test_a_loop_that_has_ended_is_not_told() -> None:
     """The ledger's thread goes on."""
-    arrivals = Arrivals()
+    arrivals = LoopBridge()
 
     async def expects() -> Any:
-        return arrivals.expected()
+        return arrivals.expect()
 
     asyncio.run(expects()).set_result(told(1))

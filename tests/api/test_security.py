@@ -28,11 +28,11 @@ from bursar.api import keyring, rate_limits
 from bursar.api.app import Application, make_app
 from bursar.api.call import Call
 from bursar.api.context import Service
-from bursar.api.errors import Failed
+from bursar.api.errors import CallFailed
 from bursar.api.operations import OPERATIONS
-from bursar.api.rate_limits import Limits
+from bursar.api.rate_limits import RateLimits
 from bursar.api.router import RouteMatch
-from bursar.api.server import service_of
+from bursar.api.server import open_service
 from bursar.core.alerts import ALERT
 from bursar.service.database import Database
 from bursar.service.keys import DEPLOYMENT, format_key, parse_key
@@ -110,11 +110,11 @@ class Door:
 @pytest.fixture
 def door(deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
     """Such a service; an address has few guesses, and what is known is believed for long."""
-    monkeypatch.setattr(rate_limits, "OF_AN_ADDRESS", Rate(per_s=1, burst=BURST))
-    monkeypatch.setattr(keyring, "BELIEVED_S", 600.0)
+    monkeypatch.setattr(rate_limits, "GUESS_RATE", Rate(per_s=1, burst=BURST))
+    monkeypatch.setattr(keyring, "STALE_S", 600.0)
     shutil.copy(deployment.state / FILE, tmp_path)
     base = Database(deployment.first.database_url, None)
-    with service_of(base, tmp_path) as (whole, key):
+    with open_service(base, tmp_path) as (whole, key):
         counted = Counted(base.connect, threads=2)
         service = Service(whole.ledger, whole.readers, counted, whole.secret)
         try:
@@ -139,7 +139,7 @@ def test_keys_that_are_made_up_tire_nobody_but_their_address(door: Door) -> None
         statuses = await asked_with(door, [made_up() for _ in range(many)], "192.0.2.1")
         assert {401, 429} == set(statuses)
         assert BURST <= statuses.count(401) < many // 2, "more come with time"
-        assert door.counted.most <= statuses.count(401) + rate_limits.TURNS
+        assert door.counted.most <= statuses.count(401) + rate_limits.GUESS_LOOKUPS_MAX
         first = door.counted.asked
         broken = [made_up()[:-1] + "!" for _ in range(many)]
         assert {401, 429} == set(await asked_with(door, broken, "192.0.2.2"))
@@ -156,8 +156,8 @@ def test_keys_that_are_made_up_tire_nobody_but_their_address(door: Door) -> None
 @pytest.fixture
 def tired(door: Door, monkeypatch: pytest.MonkeyPatch) -> Door:
     """Such a service, at which no address has a guess left."""
-    monkeypatch.setattr(rate_limits, "OF_AN_ADDRESS", Rate(per_s=1, burst=0))
-    door.service.limits = Limits(door.counted)
+    monkeypatch.setattr(rate_limits, "GUESS_RATE", Rate(per_s=1, burst=0))
+    door.service.limits = RateLimits(door.counted)
     return door
 
 
@@ -165,7 +165,7 @@ def test_a_valid_key_gets_through_while_others_guess(
     tired: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though it is new here and has their address; they are looked up a few at a time (K11)."""
-    monkeypatch.setattr(rate_limits, "TURN_S", PATIENCE_S)
+    monkeypatch.setattr(rate_limits, "GUESS_WAIT_S", PATIENCE_S)
     guesses = [made_up() for _ in range(10 * BURST)]
 
     async def story() -> None:
@@ -175,26 +175,26 @@ def test_a_valid_key_gets_through_while_others_guess(
         assert [429] * len(guesses) == statuses[len(guesses) + 1 :]
 
     asyncio.run(story())
-    assert tired.counted.most <= rate_limits.TURNS
+    assert tired.counted.most <= rate_limits.GUESS_LOOKUPS_MAX
 
 
 def test_nobody_waits_long_for_a_turn(tired: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     """If look-ups take long, more of them are not even begun (K11)."""
-    monkeypatch.setattr(rate_limits, "TURN_S", 0.01)
+    monkeypatch.setattr(rate_limits, "GUESS_WAIT_S", 0.01)
     over = threading.Event()
 
     async def story() -> None:
         held = [tired.counted.ask(lambda _: over.wait(PATIENCE_S)) for _ in range(2)]
-        guesses = [made_up() for _ in range(rate_limits.TURNS)]
+        guesses = [made_up() for _ in range(rate_limits.GUESS_LOOKUPS_MAX)]
         first = asyncio.create_task(asked_with(tired, guesses, "192.0.2.1"))
-        while tired.counted.asked < len(held) + rate_limits.TURNS:
+        while tired.counted.asked < len(held) + rate_limits.GUESS_LOOKUPS_MAX:
             assert not first.done()
             await asyncio.sleep(0.01)
         for address in ("192.0.2.1", "192.0.2.2"):
             assert [429] * BURST == await asked_with(tired, [made_up()] * BURST, address)
-        assert len(held) + rate_limits.TURNS == tired.counted.asked
+        assert len(held) + rate_limits.GUESS_LOOKUPS_MAX == tired.counted.asked
         over.set()
-        assert [429] * rate_limits.TURNS == await first
+        assert [429] * rate_limits.GUESS_LOOKUPS_MAX == await first
         assert [200] == await asked_with(tired, [tired.key], "192.0.2.1"), "there are turns again"
 
     try:
@@ -275,16 +275,16 @@ def test_an_org_has_a_rate_whatever_number_of_keys(
     deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More keys do not give more calls (K16)."""
-    monkeypatch.setattr(rate_limits, "OF_AN_ORG", 5)
+    monkeypatch.setattr(rate_limits, "ORG_RATE_PER_S", 5)
     readers = Readers(lambda: connected(deployment.first.database_url), threads=1)
-    limits = Limits(readers)
+    limits = RateLimits(readers)
     org = new_id()
 
     async def story() -> int:
         let = 0
         for number in range(100):
             call = _any_call()
-            with suppress(Failed):
+            with suppress(CallFailed):
                 await limits.check(call, org, f"key-{number % 10}", 100)
                 let += 1
         return let

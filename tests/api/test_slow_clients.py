@@ -243,7 +243,7 @@ def test_who_does_not_take_answers_is_let_go(impatient: Process) -> None:
 class Hurried(http_protocol.Connection):
     """A connection that waits for nobody."""
 
-    bounds = http_protocol.Bounds(request_s=REQUEST_S)
+    bounds = http_protocol.ConnectionBounds(request_s=REQUEST_S)
 
 
 class Stage:
@@ -522,10 +522,8 @@ def test_a_bound_that_cannot_be_kept_is_told(
 ) -> None:
     """By its name, with what it may be."""
     monkeypatch.setenv(variable, value)
-    with pytest.raises(
-        http_protocol.BoundUnusable, match=f"{variable} is a whole number from 1 to"
-    ):
-        http_protocol.Bounds.of_environment()
+    with pytest.raises(http_protocol.InvalidBound, match=f"{variable} is a whole number from 1 to"):
+        http_protocol.ConnectionBounds.from_environment()
 
 
 def test_a_process_with_such_a_bound_does_not_start(deployment: Deployment) -> None:

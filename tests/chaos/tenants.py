@@ -70,7 +70,7 @@ class Caller:
     """Asks until it is answered, under the same key each time."""
 
     def __init__(self, url: str, key: str, score: Score, over: threading.Event) -> None:
-        self.client = Client(url, key, tries=1, answer_s=ANSWER_S)
+        self.client = Client(url, key, tries=1, response_s=ANSWER_S)
         self._score = score
         self._over = over
 

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from bursar.client import Client, Problem
-from bursar.client.http import TRIES, WAIT_MOST_S, is_here
+from bursar.client.http import TRIES, WAIT_MAX_S, is_local
 from tests.support.scripted_server import Reply, Scripted, problem, scripted
 
 BUSY = Reply(503, problem("busy", 503), {"Retry-After": "1"})
@@ -85,7 +85,7 @@ def test_it_waits_as_long_as_it_is_asked_to() -> None:
 
 def test_who_asks_for_too_long_a_wait_is_not_waited_for() -> None:
     waits: list[float] = []
-    late = Reply(503, problem("database_full", 503), {"Retry-After": str(int(WAIT_MOST_S) + 1)})
+    late = Reply(503, problem("database_full", 503), {"Retry-After": str(int(WAIT_MAX_S) + 1)})
     found, server = failed([late], waits)
 
     assert "database_full" == found.code
@@ -193,7 +193,7 @@ def test_pages_follow_each_other_to_the_last() -> None:
     ],
 )
 def test_what_is_on_this_machine_is_known(url: str, here: bool) -> None:
-    assert here == is_here(url)
+    assert here == is_local(url)
 
 
 def test_what_is_said_on_this_machine_goes_by_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

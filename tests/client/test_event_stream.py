@@ -3,7 +3,7 @@
 import pytest
 
 from bursar.client import Client, Problem
-from bursar.client.event_stream import PATIENT_TRIES, TRIES, Happening, patiently, watched
+from bursar.client.event_stream import PATIENT_TRIES, TRIES, StreamEvent, follow, retry_patiently
 from tests.support.scripted_server import Reply, Scripted, problem, scripted
 
 PATH = "/v1/jobs/j/events"
@@ -18,11 +18,11 @@ def step(number: int) -> str:
     return f'id: {number}\nevent: step\ndata: {{"number":{number}}}\n\n'
 
 
-def seen(script: Scripted) -> tuple[list[Happening], list[float]]:
+def seen(script: Scripted) -> tuple[list[StreamEvent], list[float]]:
     """What was told to somebody who watched to the end, and the pauses that were made."""
     pauses: list[float] = []
     with Client(script.url, "key") as client:
-        return list(watched(client, PATH, pauses.append)), pauses
+        return list(follow(client, PATH, pauses.append)), pauses
 
 
 def test_each_thing_with_an_id_is_told_once_until_there_is_no_more() -> None:
@@ -79,19 +79,19 @@ def test_who_was_heard_once_is_waited_for_much_longer() -> None:
 def test_a_question_is_asked_patiently() -> None:
     """Until it is answered, or cannot be, or has been asked very often."""
     pauses: list[float] = []
-    wrong = [Problem.of(503, problem("busy", 503)), Problem.at_the_edge("no_answer", "gone")]
+    wrong = [Problem.from_response(503, problem("busy", 503)), Problem.local("no_answer", "gone")]
 
     def ask() -> str:
         if wrong:
             raise wrong.pop()
         return "told"
 
-    assert "told" == patiently(ask, pauses.append)
+    assert "told" == retry_patiently(ask, pauses.append)
     assert [1, 1] == pauses
-    wrong = [Problem.of(404, problem("job_unknown", 404))]
+    wrong = [Problem.from_response(404, problem("job_unknown", 404))]
     with pytest.raises(Problem, match="job_unknown"):
-        patiently(ask, pauses.append)
-    wrong = [Problem.of(503, problem("busy", 503))] * (PATIENT_TRIES + 1)
+        retry_patiently(ask, pauses.append)
+    wrong = [Problem.from_response(503, problem("busy", 503))] * (PATIENT_TRIES + 1)
     with pytest.raises(Problem, match="busy"):
-        patiently(ask, pauses.append)
+        retry_patiently(ask, pauses.append)
     assert 1 == len(wrong)

@@ -50,7 +50,7 @@ from bursar.store.sql.connection import Connection, money_time
 from bursar.store.webhooks import alerts as store_alerts
 from bursar.store.webhooks import deliveries
 from bursar.store.webhooks.deliveries import Cursor, Delivery, Stand, page
-from bursar.wire.webhooks import payload_of
+from bursar.wire.webhooks import build_payload
 from tests.service.test_audit import story
 from tests.support import commands as ask
 from tests.support.databases import connected, migrated, new_org
@@ -82,7 +82,7 @@ class World:
     def new_deliverer(self, outbound: Outbound) -> Deliverer:
         """Another one, on a connection of its own."""
         connection = self._open.enter_context(connected(self.url))
-        made = Deliverer(connection, SECRET, payload_of, self.decided, outbound, self.clock)
+        made = Deliverer(connection, SECRET, build_payload, self.decided, outbound, self.clock)
         self._open.callback(made.sender.close)
         return made
 

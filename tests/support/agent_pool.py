@@ -27,7 +27,7 @@ from bursar.wire.agents import (
     NodeRequest,
     ReportRequest,
     ReportResponse,
-    written,
+    to_json_values,
 )
 from bursar.wire.strict_json import parse_json
 from tests.support.builders import T0
@@ -208,7 +208,7 @@ class OverHttp:
         self.waits.append(parts.query)
         wait_ms = int(parts.query.removeprefix("wait_ms="))
         orders = self.pool.take(ReportRequest.model_validate(told).to_core(found[1]), wait_ms)
-        return 200, written(ReportResponse.from_core(orders)) or {"orders": None}
+        return 200, to_json_values(ReportResponse.from_core(orders)) or {"orders": None}
 
     def _log(self, ask: LogRequest) -> dict[str, Any]:
         has = self.sizes.setdefault(ask.fence, 0)
@@ -216,7 +216,7 @@ class OverHttp:
             self.logs[ask.fence] = self.logs.get(ask.fence, "") + ask.text
             self.sizes[ask.fence] = has + ask.size
             self.progress[ask.fence] = ask.progress_ppm
-        return written(LogResponse(offset=self.sizes[ask.fence]))
+        return to_json_values(LogResponse(offset=self.sizes[ask.fence]))
 
 
 PROBLEM = {"code": "nope", "title": "no", "detail": "no", "remedy": ""}

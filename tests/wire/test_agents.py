@@ -20,9 +20,9 @@ from bursar.wire.agents import (
     NodeRequest,
     ReportRequest,
     ReportResponse,
-    complaint_about,
-    orders_of,
-    written,
+    find_result_error,
+    parse_orders,
+    to_json_values,
 )
 
 FEW = settings(max_examples=max(settings().max_examples // 5, 10))  # they take long to make up
@@ -95,7 +95,7 @@ ANSWERS = st.builds(
 @FEW
 @given(REPORTS)
 def test_a_report_arrives_as_it_was_sent(report: NodeReport) -> None:
-    text = json.dumps(written(ReportRequest.from_core(report)))
+    text = json.dumps(to_json_values(ReportRequest.from_core(report)))
 
     assert report == ReportRequest.model_validate(json.loads(text)).to_core(N1)
 
@@ -103,14 +103,14 @@ def test_a_report_arrives_as_it_was_sent(report: NodeReport) -> None:
 @FEW
 @given(st.none() | ANSWERS)
 def test_orders_arrive_as_they_were_sent(orders: LeaseOrders | None) -> None:
-    text = json.dumps(written(ReportResponse.from_core(orders)))
+    text = json.dumps(to_json_values(ReportResponse.from_core(orders)))
 
-    assert orders == orders_of(text, N1)
+    assert orders == parse_orders(text, N1)
 
 
 def test_a_node_arrives_as_it_registered() -> None:
     ask = NodeRequest(gpu_type="H100", gpus=8, memory_gib=80, region="eu", labels=["b", "a", "b"])
-    told = NodeRequest.model_validate(json.loads(json.dumps(written(ask))))
+    told = NodeRequest.model_validate(json.loads(json.dumps(to_json_values(ask))))
 
     assert (
         Node(id=N1, gpu_type="H100", gpus=8, memory_gib=80, region="eu", labels=("a", "b"))
@@ -147,7 +147,7 @@ def test_what_is_no_report_is_refused(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize("text", ["", "null", "[]", '{"orders": 1}', '{"orders": null, "x": 1}'])
 def test_what_is_no_answer_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        orders_of(text, N1)
+        parse_orders(text, N1)
 
 
 @pytest.mark.parametrize("name", ["", "A=B", "A\0B"])
@@ -161,7 +161,7 @@ def test_a_variable_s_name_is_one(name: str) -> None:
     told = {"orders": {"boot": 1, "number": 1, "at_us": 1, "leases": [order]}}
 
     with pytest.raises(ValueError, match="env"):
-        orders_of(json.dumps(told), N1)
+        parse_orders(json.dumps(told), N1)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_variable_s_name_is_one(name: str) -> None:
         ('[{"uri": "s3://x", "sha256": "' + "a" * 64 + '"}]', None),
         ('[{"uri": "s3://x", "sha256": "' + "A" * 64 + '"}]', "sha256"),
         ('[{"uri": "s3://x"}]', "sha256"),
-        ("[{}]", "uri or is inline"),
+        ("[{}]", "uri or inline"),
         ("[1.5]", "whole"),
         ("\ud800", "surrogates"),
         ("[" * 100_000, "bytes"),
@@ -180,7 +180,7 @@ def test_a_variable_s_name_is_one(name: str) -> None:
     ],
 )
 def test_a_result_is_a_list_of_outputs(result: str, wrong: str | None) -> None:
-    told = complaint_about(result)
+    told = find_result_error(result)
 
     assert wrong in told if wrong is not None and told is not None else told is wrong
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bursar.wire.jobs import JobRequest
-from bursar.wire.result_cache import DECIDES, alike
+from bursar.wire.result_cache import DECIDING_FIELDS, digest_result_inputs
 
 ASK: dict[str, Any] = {
     "account_id": "01890000-0000-7000-8000-000000000001",
@@ -17,7 +17,7 @@ ASK: dict[str, Any] = {
 
 
 def digest(**more: Any) -> str | None:
-    return JobRequest.model_validate({**ASK, **more}).alike
+    return JobRequest.model_validate({**ASK, **more}).result_digest
 
 
 def test_every_field_decides_the_result_or_is_known_not_to() -> None:
@@ -27,8 +27,8 @@ def test_every_field_decides_the_result_or_is_known_not_to() -> None:
         *("priority_class", "preemptible", "requeues_max", "checkpoint", "job_kind", "labels"),
         *("max_cost_micros", "hold", "rolling_seconds", "cache", "array", "id", "dry_run"),
     }
-    assert set() == set(JobRequest.model_fields) - set(DECIDES) - indifferent
-    assert set() == indifferent & set(DECIDES)
+    assert set() == set(JobRequest.model_fields) - set(DECIDING_FIELDS) - indifferent
+    assert set() == indifferent & set(DECIDING_FIELDS)
 
 
 def test_the_order_of_sets_decides_nothing_that_of_words_does() -> None:
@@ -43,14 +43,16 @@ def test_the_key_is_no_part_of_anything_else() -> None:
     keyed = digest(cache={"max_age_seconds": 9, "key": "k"})
     assert keyed not in (None, digest())
     assert keyed == digest(cache={"max_age_seconds": 0, "key": "k"})
-    assert alike({"command": ["a"]}, "b") != alike({"command": ["a", "b"]}, None)
+    assert digest_result_inputs({"command": ["a"]}, "b") != digest_result_inputs(
+        {"command": ["a", "b"]}, None
+    )
 
 
 def test_who_does_not_share_has_none() -> None:
     """And is kept as before there was such a word: a key from then stands for the same."""
     ask = JobRequest.model_validate({**ASK, "cache": None})
-    assert ask.alike is None
-    assert "cache" not in ask.kept
+    assert ask.result_digest is None
+    assert "cache" not in ask.stored_form
 
 
 def test_the_jobs_of_an_array_do_not_share() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bursar.agent.transport import CheckpointOwner, NoAnswer
-from bursar.wire.agents import OVER_MAX
+from bursar.wire.agents import FINISHED_JOBS_MAX
 
 KEEP_S: Final = 86_400.0
 INTERVAL_S: Final = 600.0
@@ -66,8 +66,8 @@ class CheckpointCleaner:
         folders = dict(self._job_folders())
         finished_s: dict[CheckpointOwner, float] = {}
         owners = sorted(folders)
-        for start in range(0, len(owners), OVER_MAX):
-            finished_s.update(self._finished_jobs(owners[start : start + OVER_MAX]))
+        for start in range(0, len(owners), FINISHED_JOBS_MAX):
+            finished_s.update(self._finished_jobs(owners[start : start + FINISHED_JOBS_MAX]))
         expired = [
             owner
             for owner in finished_s

@@ -15,8 +15,8 @@ from bursar.wire.agents import (
     LogResponse,
     NodeRequest,
     ReportRequest,
-    orders_of,
-    written,
+    parse_orders,
+    to_json_values,
 )
 from bursar.wire.strict_json import parse_json
 
@@ -57,7 +57,7 @@ class HttpTransport:
         self._path = f"/v1/pools/{quote(pool, safe='')}/nodes/{quote(node, safe='')}"
         answer_s = ANSWER_TIMEOUT_S + wait_ms_max / 1_000
         # No retries: the agent's next report has newer figures.
-        self._client = Client(url, key, tries=1, answer_s=answer_s)
+        self._client = Client(url, key, tries=1, response_s=answer_s)
 
     def close(self) -> None:
         """Close the connections."""
@@ -65,15 +65,15 @@ class HttpTransport:
 
     def register(self, request: NodeRequest) -> None:
         """Register this node with its hardware. Raises `Problem`."""
-        self._client.put(self._path, written(request))
+        self._client.put(self._path, to_json_values(request))
 
     def exchange(self, report: NodeReport, wait_ms: int) -> LeaseOrders | None:
         """Send a report and return the pool's answer."""
-        body = written(ReportRequest.from_core(report))
+        body = to_json_values(ReportRequest.from_core(report))
         try:
             params = {"wait_ms": wait_ms}
             answer = self._client.post(f"{self._path}/reports", body, params=params)
-            return orders_of(answer.text, self._node)
+            return parse_orders(answer.text, self._node)
         except (Problem, ValueError) as error:
             raise NoAnswer(str(error)) from error
 
@@ -83,7 +83,7 @@ class HttpTransport:
         Raises `NoAnswer` or `LogRefused`.
         """
         try:
-            answer = self._client.post(f"{self._path}/logs", written(request))
+            answer = self._client.post(f"{self._path}/logs", to_json_values(request))
             return LogResponse.model_validate(parse_json(answer.text.encode())).offset
         except Problem as error:
             if error.status in (400, 404, 409, 410, 413, 422):
@@ -101,7 +101,7 @@ class HttpTransport:
             jobs=[JobRef(org=owner.org, job=owner.job) for owner in owners]
         )
         try:
-            answer = self._client.post(f"{self._path}/finished", written(request))
+            answer = self._client.post(f"{self._path}/finished", to_json_values(request))
             response = FinishedJobsResponse.model_validate(parse_json(answer.text.encode()))
         except (Problem, ValueError) as error:
             raise NoAnswer(str(error)) from error

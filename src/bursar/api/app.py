@@ -9,7 +9,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from bursar.api.call import Call, ClientGone
 from bursar.api.context import Service
-from bursar.api.errors import Failed, failure
+from bursar.api.errors import CallFailed, error_response
 from bursar.api.execute import CommandResult
 from bursar.api.operation import Operation
 from bursar.api.operations import OPERATIONS
@@ -55,7 +55,7 @@ class Application:
         except ClientGone:
             return
         except Exception as error:
-            response = failure(error)
+            response = error_response(error)
         if isinstance(response, StreamingResponse):
             await _stream(response, call, ours, send)
             return
@@ -68,11 +68,11 @@ class Application:
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": bytes(response.body)})
 
-    def _no_operation(self, path: str) -> Failed:
+    def _no_operation(self, path: str) -> CallFailed:
         methods = self._router.methods(path)
         if not methods:
-            return Failed("not_found")
-        return Failed("method_not_allowed", headers={"Allow": ", ".join(methods)})
+            return CallFailed("not_found")
+        return CallFailed("method_not_allowed", headers={"Allow": ", ".join(methods)})
 
 
 async def _stream(response: StreamingResponse, call: Call, ours: RawHeaders, send: Send) -> None:
@@ -94,7 +94,7 @@ def _without(ours: RawHeaders, own: RawHeaders) -> RawHeaders:
 
 
 async def _nowhere(call: Call) -> Any:
-    raise Failed("not_found")
+    raise CallFailed("not_found")
 
 
 NOT_FOUND: Final = RouteMatch(

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from starlette.types import Receive, Scope
 
 from bursar.api.context import Caller, Service
-from bursar.api.errors import Failed, InvalidRequest, ValidationErrors
+from bursar.api.errors import CallFailed, InvalidRequest, ValidationErrors
 from bursar.api.operation import Operation, Parameter
 from bursar.api.request_body import check_kind, check_size, read_idempotency_key
 from bursar.api.response_headers import RawHeaders
@@ -113,7 +113,7 @@ class Call:
                 try:
                     arguments["body"] = adapter.validate_python(document)
                 except ValidationError as error:
-                    errors += located(("body",), error)
+                    errors += locate_errors(("body",), error)
             else:
                 errors.append({"loc": ("body",), "msg": "Field required"})
         if errors:
@@ -130,7 +130,7 @@ class Call:
                 errors.append({"loc": ("query", parameter.name), "msg": "Field required"})
         if query and not errors and not self.operation.is_open:
             name = next(iter(query))[:UNKNOWN_NAME_MAX]
-            raise Failed("invalid_request", f"there is no parameter {name!r}")
+            raise CallFailed("invalid_request", f"there is no parameter {name!r}")
 
 
 def _validate(
@@ -139,10 +139,10 @@ def _validate(
     try:
         arguments[parameter.argument] = parameter.adapter.validate_python(text)
     except ValidationError as error:
-        errors += located((parameter.place, parameter.name), error)
+        errors += locate_errors((parameter.place, parameter.name), error)
 
 
-def located(place: tuple[str, ...], error: ValidationError) -> ValidationErrors:
+def locate_errors(place: tuple[str, ...], error: ValidationError) -> ValidationErrors:
     """Validation errors with their place in the request."""
-    found = error.errors(include_url=False, include_input=False)
-    return [{"loc": (*place, *one["loc"]), "msg": one["msg"]} for one in found]
+    details = error.errors(include_url=False, include_input=False)
+    return [{"loc": (*place, *detail["loc"]), "msg": detail["msg"]} for detail in details]

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from bursar.api.errors import Failed, Refused
+from bursar.api.errors import CallFailed, CallRefused
 from bursar.api.event_stream import Streams
 from bursar.api.keyring import Keyring, StoredKey
-from bursar.api.loop_bridge import Arrivals
-from bursar.api.rate_limits import Limits
+from bursar.api.loop_bridge import LoopBridge
+from bursar.api.rate_limits import RateLimits
 from bursar.core.instant import SECOND, Instant
 from bursar.core.refusal import Code, Refusal
 from bursar.service.cache import Directory
@@ -59,13 +59,15 @@ class Caller:
     def needs(self, scope: str) -> None:
         """Fail the call unless the key has a scope."""
         if not self.key.allows(scope):
-            raise Failed("forbidden", f"the key lacks the scope {scope!r}")
+            raise CallFailed("forbidden", f"the key lacks the scope {scope!r}")
 
     def needs_node(self, pool: str, node: str) -> None:
         """Fail the call unless the key belongs to a node."""
         self.needs(Scope.WORK)
         if not self.key.is_node(pool, node):
-            raise Failed("forbidden", f"the key is for {self.key.node!r}, not for {pool}/{node}")
+            raise CallFailed(
+                "forbidden", f"the key is for {self.key.node!r}, not for {pool}/{node}"
+            )
 
 
 @dataclass(slots=True)
@@ -74,23 +76,23 @@ class Service:
 
     ledger: Ledger
     readers: Readers
-    doorkeepers: Readers  # for keys and rates, so that long reads do not delay admission
+    key_readers: Readers  # for keys and rates, so that long reads do not delay admission
     secret: Secret
     directory: Directory = field(default_factory=Directory)
     outbound: Outbound = field(default_factory=Outbound)
     pools: Pools | None = None  # those that this process serves
-    provided: bool = False  # whether a provisioner orders nodes for them
+    has_provisioner: bool = False  # whether a provisioner orders nodes for them
     admission: JobAdmission | None = None  # of jobs to the pools
-    limits: Limits = field(init=False)
+    limits: RateLimits = field(init=False)
     keys: Keyring = field(init=False)
-    arrivals: Arrivals = field(default_factory=Arrivals)
+    loop_bridge: LoopBridge = field(default_factory=LoopBridge)
     streams: Streams = field(default_factory=Streams)
 
     def __post_init__(self) -> None:
-        self.limits = Limits(self.doorkeepers)
-        self.keys = Keyring(self.doorkeepers)
+        self.limits = RateLimits(self.key_readers)
+        self.keys = Keyring(self.key_readers)
 
-    def posted(self, org: str) -> None:
+    def deliver_messages(self, org: str) -> None:
         """Have the messages of an org to its pools delivered at once."""
         if self.pools is not None:
             self.pools.sent(org)
@@ -107,25 +109,27 @@ class Service:
 
     async def _authenticate(self, call: "Call") -> Caller:
         """The caller of a valid key. Every reason to reject a key gets the same response."""
-        shown = _shown(call)
-        if shown is None:
+        presented = parse_authorization(call)
+        if presented is None:
             self.limits.count_guess(call.address)
             raise _unauthenticated()
-        key = _open(shown, self.keys.known(shown)) or await self._look_up(call, shown)
-        return Caller(shown.id, shown.org, key)
+        key = check_secret(presented, self.keys.cached(presented)) or await self._look_up(
+            call, presented
+        )
+        return Caller(presented.id, presented.org, key)
 
-    async def _look_up(self, call: "Call", shown: PresentedKey) -> Key:
+    async def _look_up(self, call: "Call", presented: PresentedKey) -> Key:
         """Look a key up in the database: its secret may be newer than the cached one."""
 
         async def look() -> Key | None:
-            return _open(shown, await self.keys.look_up(shown))
+            return check_secret(presented, await self.keys.look_up(presented))
 
-        if self.keys.expects(shown):
+        if self.keys.is_expected(presented):
             key = await look()
             if key is None:
                 self.limits.count_guess(call.address)
         else:  # made-up keys must not load the database
-            key = await self.limits.guessed(call.address, look)
+            key = await self.limits.look_up_guess(call.address, look)
         if key is None:
             raise _unauthenticated()
         return key
@@ -193,40 +197,40 @@ class Service:
         """The org of a call that is about all of it; the key must be for the whole org."""
         if caller.is_operator:
             if org is None:
-                raise Failed("invalid_request", "org_id: an operator must name the org")
+                raise CallFailed("invalid_request", "org_id: an operator must name the org")
             return org
         if org is not None and org != caller.org:
-            raise Failed("org_unknown")
+            raise CallFailed("org_unknown")
         path = await self._path(caller.org, caller.key.account)
         if len(path) != 1:
-            raise Failed("forbidden", "the key is for an account, not for the whole org")
+            raise CallFailed("forbidden", "the key is for an account, not for the whole org")
         return caller.org
 
 
 def unknown(table: str, id: str) -> Exception:
     """The problem of an unknown id; objects of other orgs get the same one."""
     if table == "jobs":  # the ledger knows jobs by their holds only
-        return Failed("job_unknown")
+        return CallFailed("job_unknown")
     code = UNKNOWN[table]
-    return Refused(Refusal(code, {code.removesuffix("_unknown"): id}))
+    return CallRefused(Refusal(code, {code.removesuffix("_unknown"): id}))
 
 
-def _shown(call: "Call") -> PresentedKey | None:
+def parse_authorization(call: "Call") -> PresentedKey | None:
     scheme, _, text = call.header("authorization").partition(" ")
     if scheme.lower() != "bearer" or len(text) > KEY_MAX:
         return None
     return parse_key(text.strip())
 
 
-def _unauthenticated() -> Failed:
-    return Failed("unauthenticated", headers={"WWW-Authenticate": "Bearer"})
+def _unauthenticated() -> CallFailed:
+    return CallFailed("unauthenticated", headers={"WWW-Authenticate": "Bearer"})
 
 
-def _open(shown: PresentedKey, found: StoredKey | None) -> Key | None:
+def check_secret(presented: PresentedKey, stored: StoredKey | None) -> Key | None:
     """The stored key, if the presented secret opens it."""
-    if found is None or not found[0].opens_with(shown.hash, _now(), found[1]):
+    if stored is None or not stored[0].opens_with(presented.hash, _now(), stored[1]):
         return None
-    return found[0]
+    return stored[0]
 
 
 def _now() -> Instant:

@@ -34,7 +34,7 @@ FAULTS: Final[Mapping[type[Exception], tuple[str, int]]] = {
 }
 
 
-class Failed(Exception):
+class CallFailed(Exception):
     """Ends a call with a problem of the HTTP layer."""
 
     def __init__(
@@ -56,7 +56,7 @@ class InvalidRequest(Exception):
         self.errors = errors
 
 
-class Refused(Exception):
+class CallRefused(Exception):
     """Ends a call with a refusal of the rules."""
 
     def __init__(self, refusal: Refusal) -> None:
@@ -70,11 +70,11 @@ def problem_response(body: Mapping[str, Any], headers: Mapping[str, str] | None 
     return Response(text, body["status"], headers, MEDIA_TYPE)
 
 
-def failure(error: Exception) -> Response:
+def error_response(error: Exception) -> Response:
     """The response for an exception; unknown exceptions are logged and reveal nothing."""
-    if isinstance(error, Failed):
+    if isinstance(error, CallFailed):
         return problem_response(error.body, error.headers)
-    if isinstance(error, Refused):
+    if isinstance(error, CallRefused):
         return problem_response(error.body)
     if isinstance(error, InvalidRequest):
         return _invalid(error)
@@ -99,8 +99,8 @@ class InvalidCommand(ValueError):
 def _invalid(error: InvalidRequest) -> Response:
     """The response to a request that does not match its schema."""
     errors = [
-        {"pointer": _pointer(one["loc"]), "detail": _message(one)}
-        for one in error.errors[:ERRORS_MAX]
+        {"pointer": _pointer(item["loc"]), "detail": _message(item)}
+        for item in error.errors[:ERRORS_MAX]
     ]
     first = errors[0] if errors else {"pointer": "", "detail": ""}
     detail = f"{first['pointer']}: {first['detail']}" if first["pointer"] else first["detail"]

@@ -12,13 +12,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from bursar.api.errors import Failed
+from bursar.api.errors import CallFailed
 
-MOST: Final = 256  # streams of a process
-MOST_OF_AN_ORG: Final = 64
-LOOK_S: Final = 0.25  # between two looks
-LASTS_S: Final = 600.0  # that a stream goes on
-QUIET_S: Final = 15.0  # after so long without anything to tell a sign of life is sent
+STREAMS_MAX: Final = 256  # streams of a process
+STREAMS_PER_ORG_MAX: Final = 64
+POLL_INTERVAL_S: Final = 0.25  # between two looks
+STREAM_S: Final = 600.0  # that a stream goes on
+KEEP_ALIVE_S: Final = 15.0  # after so long without anything to tell a sign of life is sent
 RETRY_S: Final = 5  # when to come again if there are too many
 MEDIA_TYPE: Final = "text/event-stream"
 
@@ -36,8 +36,8 @@ class Streams:
 
     def check_room(self, org: str) -> None:
         """End the call if there are too many streams already."""
-        if self._open.total() >= MOST or self._open[org] >= MOST_OF_AN_ORG:
-            raise Failed("busy", "too many streams are open", {"Retry-After": str(RETRY_S)})
+        if self._open.total() >= STREAMS_MAX or self._open[org] >= STREAMS_PER_ORG_MAX:
+            raise CallFailed("busy", "too many streams are open", {"Retry-After": str(RETRY_S)})
 
     @contextmanager
     def counted(self, org: str) -> Iterator[None]:
@@ -50,13 +50,13 @@ class Streams:
 
     async def ticks(self) -> AsyncIterator[bool]:
         """When to look again, until it is time to end; and whether a sign of life is due."""
-        ends_at, signs_at = time.monotonic() + LASTS_S, time.monotonic() + QUIET_S
+        ends_at, signs_at = time.monotonic() + STREAM_S, time.monotonic() + KEEP_ALIVE_S
         while not self._closed and (now := time.monotonic()) < ends_at:
             due = now >= signs_at
             if due:
-                signs_at = now + QUIET_S
+                signs_at = now + KEEP_ALIVE_S
             yield due
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
 
 def event_text(kind: str, data: str, id: int | None = None) -> str:

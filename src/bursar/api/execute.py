@@ -8,7 +8,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from bursar.api.context import Caller, Service, unknown
-from bursar.api.errors import Failed, InvalidCommand, problem_response
+from bursar.api.errors import CallFailed, InvalidCommand, problem_response
 from bursar.api.operation import ORG, PRICE_BOOK, CommandInput, Operation
 from bursar.api.response_headers import RawHeaders
 from bursar.core.ledger.commands import Command
@@ -19,7 +19,7 @@ from bursar.service.org_setup import org_user
 from bursar.service.queries.entities import Listing
 from bursar.wire.fields import IdFactory, WireModel
 from bursar.wire.problems import MEDIA_TYPE, problem_from_refusal
-from bursar.wire.requests import called
+from bursar.wire.requests import api_field_name
 from bursar.wire.responses import Happened
 
 _JSON: Final = b"application/json"
@@ -72,7 +72,7 @@ async def execute(
     caller.needs(operation.scope)
     org = await _find_org(service, caller, spec.subjects, id, body)
     ids = IdFactory(org, key, int(time.time() * 1_000))
-    given = CommandInput(
+    source = CommandInput(
         org=org,
         id=id,
         body=body,
@@ -81,10 +81,10 @@ async def execute(
         capped_key=caller.id if caller.key.capped else None,
     )
     try:
-        command = spec.build(given)
+        command = spec.build(source)
     except (ValueError, TypeError) as error:
         raise InvalidCommand(str(error)) from error
-    answer = await run_command(service, caller, org, key, command, ids.made)
+    answer = await run_command(service, caller, org, key, command, ids.generated_fields)
     return command_result(
         org, answer, operation.status, lambda happened: spec.render(org, answer.command, happened)
     )
@@ -96,15 +96,15 @@ async def run_command(
     org: str,
     key: str,
     command: Command,
-    made: tuple[str, ...] = (),
+    generated_fields: tuple[str, ...] = (),
 ) -> Answer:
     """Run a command, and return the ledger's answer."""
-    return await submit(service, Ask(org, key, command, None, made, caller.id))
+    return await submit(service, Ask(org, key, command, None, generated_fields, caller.id))
 
 
 async def submit(service: Service, ask: Ask) -> Answer:
     """Run a command together with the rows that are written beside it."""
-    awaited = service.arrivals.expected()
+    awaited = service.loop_bridge.expect()
     service.ledger.tell(awaited, ask)
     answer: Answer = await awaited.future
     return answer
@@ -118,17 +118,17 @@ def command_result(
     event = f"{org}:{answer.number}"
     if isinstance(answer.outcome, Refusal):
         refused = problem_response(
-            problem_from_refusal(_in_api_terms(answer.outcome, answer.command))
+            problem_from_refusal(_with_api_field(answer.outcome, answer.command))
         )
         return CommandResult(refused.status_code, bytes(refused.body), event, answer.replayed, True)
     return CommandResult(status, to_json(render(answer.outcome)), event, answer.replayed, False)
 
 
-def _in_api_terms(refusal: Refusal, command: Command) -> Refusal:
+def _with_api_field(refusal: Refusal, command: Command) -> Refusal:
     """A refusal with the API's name of the field, where it names a field of the command."""
     if refusal.code is not Code.KEY_REUSED:
         return refusal
-    field = called(command, refusal.figures["field"])
+    field = api_field_name(command, refusal.figures["field"])
     return Refusal(refusal.code, {**refusal.figures, "field": field})
 
 
@@ -168,9 +168,9 @@ async def _find_org(
         if table == "holds" and caller.key.capped:
             await _check_capped_key(service, caller, owner, value)
         if org is not None and owner != org:
-            raise Failed("invalid_request", f"{field}: it belongs to another org")
+            raise CallFailed("invalid_request", f"{field}: it belongs to another org")
         org = owner
     if org is None:
         names = " or ".join(field for _, field in subjects)
-        raise Failed("invalid_request", f"{names} is required")
+        raise CallFailed("invalid_request", f"{names} is required")
     return org

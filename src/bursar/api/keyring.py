@@ -1,8 +1,8 @@
-"""The keys that are in use, as they are now.
+"""Keyring: a cache of the API keys in use.
 
-A key is looked up when it is shown for the first time. From then on, as long as it is used now and
-then, it is read again with all the others in one statement every two seconds: so a call costs no
-look-up, and a key that was revoked in another process is refused within five.
+A key is looked up at its first use. While it stays in use, it is read again every two seconds, all
+keys in one statement. So a call needs no look-up, and a key that another process has revoked is
+rejected within five seconds.
 """
 
 import asyncio
@@ -20,17 +20,17 @@ from bursar.service.queries.settings import setting, settings_of
 
 log = logging.getLogger("bursar.api")
 
-AGAIN_S: Final = 2.0  # between two readings of all keys that are in use
-BELIEVED_S: Final = 4.5  # a key that was read longer ago is looked up
-FRESH_S: Final = 0.1  # or one that was read longer ago, if a new secret may have come since
-USED_S: Final = 60.0  # a key that was shown longer ago is not read with the others
-MOST: Final = 50_000  # keys that are remembered
+REFRESH_S: Final = 2.0  # between two reads of all keys in use
+STALE_S: Final = 4.5  # a key read longer ago is looked up
+FRESH_S: Final = 0.1  # after a wrong secret, a key read longer ago is looked up
+UNUSED_S: Final = 60.0  # a key used longer ago is dropped from the cache
+KEYS_MAX: Final = 50_000  # in the cache
 
 StoredKey: TypeAlias = tuple[Key, Instant]  # and when it was last changed
 
 
 @dataclass(slots=True)
-class _Held:
+class _CachedKey:
     key: Key
     changed_at: Instant
     read_at: float
@@ -38,97 +38,97 @@ class _Held:
 
 
 class Keyring:
-    """Keys by where they are kept."""
+    """Cached keys by org and id."""
 
     def __init__(self, readers: Readers, now: Callable[[], float] = time.monotonic) -> None:
         self._readers = readers
         self._now = now
-        self._held: dict[tuple[str, str], _Held] = {}
-        self._asked: dict[tuple[str, str], asyncio.Future[_Held | None]] = {}
+        self._cached: dict[tuple[str, str], _CachedKey] = {}
+        self._lookups: dict[tuple[str, str], asyncio.Future[_CachedKey | None]] = {}
 
-    def known(self, shown: PresentedKey) -> StoredKey | None:
-        """The key that is shown, as it was a moment ago; None if it must be looked up."""
-        held = self._held.get((shown.org, shown.id))
+    def cached(self, presented: PresentedKey) -> StoredKey | None:
+        """The cached key; None if it must be looked up."""
+        held = self._cached.get((presented.org, presented.id))
         now = self._now()
-        if held is None or now - held.read_at > BELIEVED_S:
+        if held is None or now - held.read_at > STALE_S:
             return None
         held.used_at = now
         return held.key, held.changed_at
 
-    def expects(self, shown: PresentedKey) -> bool:
-        """Whether the key that is shown was there when we looked last, or is being looked up."""
-        where = (shown.org, shown.id)
-        return where in self._held or where in self._asked
+    def is_expected(self, presented: PresentedKey) -> bool:
+        """Whether the key is in the cache or is being looked up."""
+        where = (presented.org, presented.id)
+        return where in self._cached or where in self._lookups
 
-    async def look_up(self, shown: PresentedKey) -> StoredKey | None:
-        """The key that is shown, as it is; None if there is none. All who wait for one ask once."""
-        where = (shown.org, shown.id)
-        held = self._held.get(where)
+    async def look_up(self, presented: PresentedKey) -> StoredKey | None:
+        """Read a key from the database; None if there is none. Concurrent calls share one read."""
+        where = (presented.org, presented.id)
+        held = self._cached.get(where)
         if held is None or self._now() - held.read_at > FRESH_S:
-            if where not in self._asked:
-                self._asked[where] = asyncio.ensure_future(self._read(where))
-            held = await asyncio.shield(self._asked[where])
+            if where not in self._lookups:
+                self._lookups[where] = asyncio.ensure_future(self._read(where))
+            held = await asyncio.shield(self._lookups[where])
         return None if held is None else (held.key, held.changed_at)
 
-    async def _read(self, where: tuple[str, str]) -> _Held | None:
+    async def _read(self, where: tuple[str, str]) -> _CachedKey | None:
         now = self._now()
         try:
-            asked = self._readers.ask(lambda reader: setting(reader, where[0], KIND, where[1]))
-            held = _held(await asyncio.wrap_future(asked), now)
-            if self._is_asking(where):
+            reading = self._readers.ask(lambda reader: setting(reader, where[0], KIND, where[1]))
+            held = _cached_key(await asyncio.wrap_future(reading), now)
+            if self._is_current_lookup(where):
                 self._keep(where, held)
             return held
         finally:
-            if self._is_asking(where):
-                del self._asked[where]
+            if self._is_current_lookup(where):
+                del self._lookups[where]
 
-    def _is_asking(self, where: tuple[str, str]) -> bool:
-        """Whether others wait for this very look, and the key was not changed here since."""
-        return self._asked.get(where) is asyncio.current_task()
+    def _is_current_lookup(self, where: tuple[str, str]) -> bool:
+        """Whether this task is the look-up that calls wait for: the key was not changed since."""
+        return self._lookups.get(where) is asyncio.current_task()
 
     def forget(self, org: str, id: str) -> None:
-        """Look a key up when it is shown next: it was changed here."""
-        self._held.pop((org, id), None)
-        self._asked.pop((org, id), None)
+        """Drop a key that this process has changed, so that its next use looks it up."""
+        self._cached.pop((org, id), None)
+        self._lookups.pop((org, id), None)
 
     async def keep_fresh(self) -> None:
-        """Read the keys that are in use again and again, until cancelled."""
+        """Refresh the cache periodically, until cancelled."""
         while True:
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(REFRESH_S)
             try:
-                await self.read_again()
-            except Exception as error:  # whatever it is: keys that are old are looked up one by one
+                await self.refresh()
+            except Exception as error:  # stale keys are then looked up one by one
                 log.warning("keys could not be read again: %s", error)
 
-    async def read_again(self) -> None:
-        """Read the keys that are in use, and forget the others."""
+    async def refresh(self) -> None:
+        """Read the keys in use again, and drop the others."""
         now = self._now()
-        self._held = {
-            where: held for where, held in self._held.items() if now - held.used_at < USED_S
+        self._cached = {
+            place: held for place, held in self._cached.items() if now - held.used_at < UNUSED_S
         }
-        where = list(self._held)
-        found = await asyncio.wrap_future(
-            self._readers.ask(lambda reader: settings_of(reader, KIND, where))
+        places = list(self._cached)
+        rows = await asyncio.wrap_future(
+            self._readers.ask(lambda reader: settings_of(reader, KIND, places))
         )
-        for one in where:
-            if one in self._held:  # or it was changed here in the meantime
-                used_at = self._held[one].used_at
-                held = _held(found.get(one), now)
+        for place in places:
+            if place in self._cached:  # this process has not changed it meanwhile
+                used_at = self._cached[place].used_at
+                held = _cached_key(rows.get(place), now)
                 if held is not None:
                     held.used_at = used_at
-                self._keep(one, held)
+                self._keep(place, held)
 
-    def _keep(self, where: tuple[str, str], held: _Held | None) -> None:
-        """Remember a key; but not that there is none: anybody can make up as many as they like."""
+    def _keep(self, where: tuple[str, str], held: _CachedKey | None) -> None:
+        """Cache a key. Missing keys are not cached: clients can invent any number of them."""
         if held is None:
-            self._held.pop(where, None)
+            self._cached.pop(where, None)
             return
-        if len(self._held) >= MOST:
-            self._held.clear()
-        self._held[where] = held
+        if len(self._cached) >= KEYS_MAX:
+            self._cached.clear()
+        self._cached[where] = held
 
 
-def _held(found: Setting | None, now: float) -> _Held | None:
-    if found is None or found.body is None:
+def _cached_key(row: Setting | None, now: float) -> _CachedKey | None:
+    if row is None or row.body is None:
         return None
-    return _Held(Key.of(found.body), found.at, now, now)
+    return _CachedKey(Key.of(row.body), row.at, now, now)

@@ -1,7 +1,7 @@
-"""Answers on their way from the ledger's threads to those who wait for them in the event loop.
+"""LoopBridge: carries answers from the ledger's threads to futures of the event loop.
 
-A batch has many answers at once. Each alone would have to wake the loop; here the first does, and
-the loop takes all that have come by then.
+A batch has many answers at once. Only the first wakes the loop; the loop then takes all answers
+that are there.
 """
 
 import asyncio
@@ -10,56 +10,56 @@ from collections import deque
 from bursar.service.ledger.batch import Answer
 
 
-class Arrivals:
-    """Where the ledger leaves its answers."""
+class LoopBridge:
+    """Answers that the event loop has not taken yet."""
 
     def __init__(self) -> None:
-        self._come: deque[tuple[asyncio.Future[Answer], Answer | Exception]] = deque()
-        self._called = False  # the loop, since it looked last
+        self._outcomes: deque[tuple[asyncio.Future[Answer], Answer | Exception]] = deque()
+        self._is_woken = False  # whether the loop has been woken since it last took answers
 
-    def expected(self) -> "Arrival":
-        """One answer that will come, to be awaited in this loop."""
-        return Arrival(self, asyncio.get_running_loop().create_future())
+    def expect(self) -> "PendingAnswer":
+        """Create a pending answer that can be awaited in this loop."""
+        return PendingAnswer(self, asyncio.get_running_loop().create_future())
 
-    def put(self, wanted: "asyncio.Future[Answer]", told: Answer | Exception) -> None:
-        """Leave an answer; in any thread."""
-        self._come.append((wanted, told))
-        if not self._called:
-            self._called = True
+    def put(self, future: "asyncio.Future[Answer]", outcome: Answer | Exception) -> None:
+        """Hand an answer over; callable from any thread."""
+        self._outcomes.append((future, outcome))
+        if not self._is_woken:
+            self._is_woken = True
             try:
-                wanted.get_loop().call_soon_threadsafe(self._take)
-            except RuntimeError:  # the loop has ended, and nobody waits any more
-                self._called = False
+                future.get_loop().call_soon_threadsafe(self._resolve)
+            except RuntimeError:  # the loop has ended
+                self._is_woken = False
 
-    def _take(self) -> None:
-        self._called = False  # first: whoever comes from now on calls again
-        while self._come:
-            wanted, told = self._come.popleft()
-            if wanted.done():  # whoever waited has gone
+    def _resolve(self) -> None:
+        self._is_woken = False  # before taking: later answers wake the loop again
+        while self._outcomes:
+            future, outcome = self._outcomes.popleft()
+            if future.done():  # the waiting task was cancelled
                 continue
-            if isinstance(told, Exception):
-                wanted.set_exception(told)
+            if isinstance(outcome, Exception):
+                future.set_exception(outcome)
             else:
-                wanted.set_result(told)
+                future.set_result(outcome)
 
 
-class Arrival:
-    """An answer that will come: what the ledger tells it, the loop hears."""
+class PendingAnswer:
+    """An answer that the ledger will give; `future` is awaited in the loop."""
 
-    __slots__ = ("_arrivals", "future")
+    __slots__ = ("_bridge", "future")
 
-    def __init__(self, arrivals: Arrivals, future: "asyncio.Future[Answer]") -> None:
-        self._arrivals = arrivals
+    def __init__(self, bridge: LoopBridge, future: "asyncio.Future[Answer]") -> None:
+        self._bridge = bridge
         self.future = future
 
     def set_running_or_notify_cancel(self) -> bool:
-        """Whether it is still wanted."""
+        """Whether a task still waits for the answer."""
         return not self.future.cancelled()
 
-    def set_result(self, told: Answer, /) -> None:
-        """Hear the answer."""
-        self._arrivals.put(self.future, told)
+    def set_result(self, answer: Answer, /) -> None:
+        """Resolve the future with the answer."""
+        self._bridge.put(self.future, answer)
 
     def set_exception(self, error: Exception, /) -> None:
-        """Hear that there is none."""
-        self._arrivals.put(self.future, error)
+        """Resolve the future with an error."""
+        self._bridge.put(self.future, error)

@@ -139,7 +139,7 @@ def describe(operations: Iterable[Operation]) -> dict[str, Any]:
         "security": [{"key": []}],
         "paths": paths,
         "components": {
-            "schemas": {name: _complete(name, schemas[name]) for name in sorted(schemas)},
+            "schemas": {name: _add_descriptions(name, schemas[name]) for name in sorted(schemas)},
             "securitySchemes": {
                 "key": {
                     "type": "http",
@@ -203,16 +203,16 @@ def _operation(operation: Operation, schemas: Mapping[str, Any]) -> dict[str, An
 
 def _parameter(parameter: Parameter, schema: Mapping[str, Any]) -> dict[str, Any]:
     own = dict(schema)
-    given = own.pop("description", None)
-    branches = [one for one in own.get("anyOf", ()) if one != {"type": "null"}]
+    description = own.pop("description", None)
+    branches = [branch for branch in own.get("anyOf", ()) if branch != {"type": "null"}]
     if len(branches) == 1:  # an optional parameter is left out; it is never null
         own = {**{key: value for key, value in own.items() if key != "anyOf"}, **branches[0]}
-    given = given or own.pop("description", None) or PARAMETERS.get(parameter.name, "")
+    description = description or own.pop("description", None) or PARAMETERS.get(parameter.name, "")
     return {
         "name": parameter.name,
         "in": parameter.place,
         "required": parameter.is_required or parameter.place == "path",
-        "description": given,
+        "description": description,
         "schema": own,
     }
 
@@ -227,7 +227,7 @@ def _body(operation: Operation, schema: Mapping[str, Any]) -> dict[str, Any]:
 def _responses(operation: Operation, schemas: Mapping[str, Any]) -> dict[str, Any]:
     schema = schemas.get(f"{operation.name} response", {"type": "string"})
     types = operation.content_types or (JSON,)
-    content = {one: {"schema": schema if one == JSON else {"type": "string"}} for one in types}
+    content = {type: {"schema": schema if type == JSON else {"type": "string"}} for type in types}
     responses: dict[str, Any] = {
         str(operation.status): {"description": "Success.", "content": content}
     }
@@ -262,13 +262,13 @@ def problem_codes(operation: Operation) -> list[str]:
     return list(dict.fromkeys(codes))
 
 
-def _complete(model: str, schema: dict[str, Any]) -> dict[str, Any]:
+def _add_descriptions(model: str, schema: dict[str, Any]) -> dict[str, Any]:
     """A schema whose properties all have a description: their own, or that of their name."""
     if model.endswith("Page"):
         schema.setdefault("description", "A page of a list.")
-    for name, one in schema.get("properties", {}).items():
-        if not one.get("description"):
+    for name, field in schema.get("properties", {}).items():
+        if not field.get("description"):
             text = FIELDS.get(f"{model}.{name}") or FIELDS.get(name)
             if text is not None:
-                one["description"] = text
+                field["description"] = text
     return schema

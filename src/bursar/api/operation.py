@@ -156,20 +156,20 @@ class OperationTable:
 
 def inspect_handler(handler: Handler, path: str) -> dict[str, Any]:
     """Derive the parameters and the body of an operation from its handler's signature."""
-    found: dict[str, list[Parameter]] = {"path": [], "query": []}
+    places: dict[str, list[Parameter]] = {"path": [], "query": []}
     parts: dict[str, Any] = {}
     _, *parameters = inspect.signature(handler, eval_str=True).parameters.values()
-    for one in parameters:
-        if one.name == BODY:
-            parts |= describe_body(one.annotation)
+    for parameter in parameters:
+        if parameter.name == BODY:
+            parts |= describe_body(parameter.annotation)
             continue
-        name = _name_in_url(one)
+        name = _name_in_url(parameter)
         place: Literal["path", "query"] = "path" if f"{{{name}}}" in path else "query"
-        is_required = one.default is inspect.Parameter.empty
-        adapter = TypeAdapter(one.annotation)
-        found[place].append(Parameter(name, one.name, place, adapter, is_required))
-    parts["path_parameters"] = tuple(sorted(found["path"], key=lambda it: path.index(it.name)))
-    parts["query_parameters"] = tuple(found["query"])
+        is_required = parameter.default is inspect.Parameter.empty
+        adapter = TypeAdapter(parameter.annotation)
+        places[place].append(Parameter(name, parameter.name, place, adapter, is_required))
+    parts["path_parameters"] = tuple(sorted(places["path"], key=lambda it: path.index(it.name)))
+    parts["query_parameters"] = tuple(places["query"])
     return parts
 
 
@@ -181,7 +181,7 @@ def describe_body(type: Any) -> dict[str, Any]:
 
 def _name_in_url(parameter: inspect.Parameter) -> str:
     if get_origin(parameter.annotation) is Annotated:
-        for one in get_args(parameter.annotation)[1:]:
-            if isinstance(one, NameInUrl):
-                return one.name
+        for note in get_args(parameter.annotation)[1:]:
+            if isinstance(note, NameInUrl):
+                return note.name
     return parameter.name

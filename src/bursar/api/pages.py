@@ -10,7 +10,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from bursar.api.call import Call
-from bursar.api.errors import Failed
+from bursar.api.errors import CallFailed
 from bursar.api.execute import to_json
 from bursar.service.queries.balances import Seen
 from bursar.service.queries.entities import Page
@@ -67,9 +67,11 @@ def _check_event(call: Call, org: str, number: int) -> None:
     for part in text.decode("latin-1").split(","):
         match = _EVENT.fullmatch(part.strip())
         if match is None:
-            raise Failed("invalid_request", "Bursar-Event: expected org:number, as in a response")
+            raise CallFailed(
+                "invalid_request", "Bursar-Event: expected org:number, as in a response"
+            )
         if match[1] == org and int(match[2]) > number:
-            raise Failed("behind", f"the last event here is {org}:{number}")
+            raise CallFailed("behind", f"the last event here is {org}:{number}")
 
 
 def page_response(

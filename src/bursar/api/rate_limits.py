@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from ipaddress import IPv6Address, ip_network
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from bursar.api.errors import Failed
+from bursar.api.errors import CallFailed
 from bursar.api.response_headers import RawHeaders
 from bursar.core.instant import SECOND, Instant
 from bursar.service.keys import DEPLOYMENT
@@ -15,45 +15,47 @@ from bursar.service.rate_limits import LocalRate, Minutely, Rate, RateDecision, 
 if TYPE_CHECKING:
     from bursar.api.call import Call
 
-OF_A_KEY: Final = 500  # calls per second, unless the key says otherwise
-OF_AN_ORG: Final = 2_000
-OF_OPERATORS: Final = 10_000
-OF_AN_ADDRESS: Final = Rate(per_s=10, burst=100)  # calls without a valid key
+KEY_RATE_PER_S: Final = 500  # calls per second, unless the key says otherwise
+ORG_RATE_PER_S: Final = 2_000
+OPERATOR_RATE_PER_S: Final = 10_000
+GUESS_RATE: Final = Rate(per_s=10, burst=100)  # calls without a valid key
 BURST_S: Final = 2  # of a rate that may come at once
-TURNS: Final = 2  # keys that are looked up at once for addresses that have no guess left
-TURN_S: Final = 1.0  # for so long such a key waits for its turn
+GUESS_LOOKUPS_MAX: Final = (
+    2  # keys that are looked up at once for addresses that have no guess left
+)
+GUESS_WAIT_S: Final = 1.0  # for so long such a key waits for its turn
 
-SUBMITS: Final = "submits"  # what an org's submissions are counted by; no key has this name
+SUBMISSIONS: Final = "submits"  # what an org's submissions are counted by; no key has this name
 
 T = TypeVar("T")
 
 
-class Limits:
+class RateLimits:
     """The limits that this process keeps, together with the others."""
 
     def __init__(self, readers: Readers) -> None:
         self._readers = readers
         self._rates = Rates(self._take)
-        self._addresses = LocalRate(OF_AN_ADDRESS)
-        self._turns = asyncio.Semaphore(TURNS)
+        self._addresses = LocalRate(GUESS_RATE)
+        self._guess_slots = asyncio.Semaphore(GUESS_LOOKUPS_MAX)
 
     async def _take(
         self, org: str, subject: str, now: Instant, cost: int, most: int
     ) -> tuple[bool, Instant]:
-        asked = self._readers.ask(lambda reader: take(reader, org, subject, now, cost, most))
-        return await asyncio.wrap_future(asked)
+        taking = self._readers.ask(lambda reader: take(reader, org, subject, now, cost, most))
+        return await asyncio.wrap_future(taking)
 
     async def check(
         self, call: "Call", org: str, key: str, per_s: int | None, calls: int = 1
     ) -> None:
         """End the call if its key, or its org, has made too many."""
-        own = _rate(per_s or (OF_OPERATORS if org == DEPLOYMENT else OF_A_KEY))
+        own = _rate(per_s or (OPERATOR_RATE_PER_S if org == DEPLOYMENT else KEY_RATE_PER_S))
         allowed = await self._rates.allow(org, key, own, calls)
         call.rate_headers = _headers(own, allowed)
         if not allowed.is_allowed:
             raise _too_many(allowed)
         if org != DEPLOYMENT:
-            shared = await self._rates.allow(org, "", _rate(OF_AN_ORG), calls)
+            shared = await self._rates.allow(org, "", _rate(ORG_RATE_PER_S), calls)
             if not shared.is_allowed:
                 raise _too_many(shared)
 
@@ -64,7 +66,7 @@ class Limits:
         minute, and count as a minute's.
         """
         rate = Minutely(per_s=per_minute // 60, burst=per_minute)
-        allowed = await self._rates.allow(org, SUBMITS, rate, min(jobs, per_minute))
+        allowed = await self._rates.allow(org, SUBMISSIONS, rate, min(jobs, per_minute))
         return 0 if allowed.is_allowed else allowed.wait_s * SECOND
 
     def count_guess(self, address: str) -> None:
@@ -75,7 +77,9 @@ class Limits:
         if not self._addresses.allow(_network(address)):
             raise _too_many_guesses()
 
-    async def guessed(self, address: str, look: Callable[[], Awaitable[T | None]]) -> T | None:
+    async def look_up_guess(
+        self, address: str, look: Callable[[], Awaitable[T | None]]
+    ) -> T | None:
         """What a look-up finds of a key that is new here, and that may be made up.
 
         It is a guess of its address until it is found. An address that has none left is not shut
@@ -84,25 +88,25 @@ class Limits:
         place = _network(address)
         if not self._addresses.allow(place):
             return await self._in_turn(look)
-        found = await look()
-        if found is not None:
+        value = await look()
+        if value is not None:
             self._addresses.give_back(place)
-        return found
+        return value
 
     async def _in_turn(self, look: Callable[[], Awaitable[T | None]]) -> T:
         """What a look-up finds when its turn has come; the call ends if that is nothing."""
         try:
-            async with asyncio.timeout(TURN_S):
-                await self._turns.acquire()
+            async with asyncio.timeout(GUESS_WAIT_S):
+                await self._guess_slots.acquire()
         except TimeoutError:
             raise _too_many_guesses() from None
         try:
-            found = await look()
+            value = await look()
         finally:
-            self._turns.release()
-        if found is None:
+            self._guess_slots.release()
+        if value is None:
             raise _too_many_guesses()
-        return found
+        return value
 
 
 def _network(address: str) -> str:
@@ -125,9 +129,9 @@ def _headers(rate: Rate, allowed: RateDecision) -> RawHeaders:
     return [(b"ratelimit-policy", policy.encode()), (b"ratelimit", left.encode())]
 
 
-def _too_many_guesses() -> Failed:
-    return Failed("rate_limited", headers={"Retry-After": "1"})
+def _too_many_guesses() -> CallFailed:
+    return CallFailed("rate_limited", headers={"Retry-After": "1"})
 
 
-def _too_many(allowed: RateDecision) -> Failed:
-    return Failed("rate_limited", headers={"Retry-After": str(allowed.wait_s)})
+def _too_many(allowed: RateDecision) -> CallFailed:
+    return CallFailed("rate_limited", headers={"Retry-After": str(allowed.wait_s)})

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from bursar.api.errors import Failed
+from bursar.api.errors import CallFailed
 
 BODY_MAX: Final = 1_048_576  # bytes
 IDEMPOTENCY_KEY_MAX: Final = 255  # characters
@@ -17,7 +17,7 @@ def check_size(size: int | str) -> None:
     if isinstance(size, str):
         size = int(size) if size.isdecimal() else 0
     if size > BODY_MAX:
-        raise Failed("too_large", f"a body has at most {BODY_MAX:,} bytes")
+        raise CallFailed("too_large", f"a body has at most {BODY_MAX:,} bytes")
 
 
 def check_kind(header: Callable[[str, str], str]) -> None:
@@ -26,19 +26,19 @@ def check_kind(header: Callable[[str, str], str]) -> None:
         return
     kind = header("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" or header("content-encoding", "identity").lower() != "identity":
-        raise Failed("unsupported_media_type")
+        raise CallFailed("unsupported_media_type")
 
 
 def read_idempotency_key(headers: Mapping[bytes, bytes]) -> str:
     """The Idempotency-Key of a request; the call fails if it is missing or invalid."""
     key = headers.get(b"idempotency-key")
     if key is None:
-        raise Failed("idempotency_key_missing")
+        raise CallFailed("idempotency_key_missing")
     return check_idempotency_key(key.decode("latin-1"))
 
 
 def check_idempotency_key(key: str) -> str:
     """Return a key that a client may use; the call fails if it is another one."""
     if not _KEY.fullmatch(key) or key.startswith(RESERVED):
-        raise Failed("idempotency_key_invalid")
+        raise CallFailed("idempotency_key_invalid")
     return key

@@ -28,8 +28,8 @@ class RouteTable:
 
     def __init__(self, operations: Iterable[Operation]) -> None:
         self._root = _Node()
-        for one in operations:
-            self._add(one)
+        for operation in operations:
+            self._add(operation)
 
     def _add(self, operation: Operation) -> None:
         node = self._root
@@ -41,16 +41,16 @@ class RouteTable:
 
     def find(self, method: str, path: str) -> RouteMatch | None:
         """The operation of a method and path; None if there is none."""
-        found = _find(self._root, path.split("/"), 0)
-        if found is None:
+        match = _find(self._root, path.split("/"), 0)
+        if match is None:
             return None
-        operation = found[0].operations.get(method)
-        return None if operation is None else RouteMatch(operation, found[1])
+        operation = match[0].operations.get(method)
+        return None if operation is None else RouteMatch(operation, match[1])
 
     def methods(self, path: str) -> list[str]:
         """The methods that a path has."""
-        found = _find(self._root, path.split("/"), 0)
-        return [] if found is None else sorted(found[0].operations)
+        match = _find(self._root, path.split("/"), 0)
+        return [] if match is None else sorted(match[0].operations)
 
 
 def _find(node: _Node, segments: list[str], at: int) -> tuple[_Node, tuple[str, ...]] | None:
@@ -59,11 +59,11 @@ def _find(node: _Node, segments: list[str], at: int) -> tuple[_Node, tuple[str, 
     segment = segments[at]
     fixed = node.branches.get(segment)
     if fixed is not None and segment != ANY:
-        found = _find(fixed, segments, at + 1)
-        if found is not None:
-            return found
+        rest = _find(fixed, segments, at + 1)
+        if rest is not None:
+            return rest
     anything = node.branches.get(ANY)
     if anything is None or not segment:
         return None
-    found = _find(anything, segments, at + 1)
-    return None if found is None else (found[0], (segment, *found[1]))
+    rest = _find(anything, segments, at + 1)
+    return None if rest is None else (rest[0], (segment, *rest[1]))

@@ -14,7 +14,7 @@ import uvicorn
 
 from bursar.api.app import make_app
 from bursar.api.context import Service
-from bursar.api.http_protocol import SILENT, Bounds, Connection
+from bursar.api.http_protocol import CONNECTIONS_FACTOR, Connection, ConnectionBounds
 from bursar.service.database import Database
 from bursar.service.jobs import through
 from bursar.service.jobs.admission import JobAdmission
@@ -31,7 +31,7 @@ from bursar.service.queries.read_pool import Readers
 from bursar.service.secrets import read_or_create, secret_of
 from bursar.service.webhooks.safe_http import Outbound
 from bursar.service.workers.lifecycle import notifying, serving
-from bursar.wire.webhooks import payload_of
+from bursar.wire.webhooks import build_payload
 
 FIRST_KEY: Final = "admin.key"  # file of the state folder
 STOP_S: Final = 10  # how long calls that are under way may take when we stop
@@ -40,7 +40,7 @@ FILES: Final = 256  # that a process has open besides connections
 INTERRUPTED: Final = 130  # exit status of a process that the second SIGINT ended
 
 
-def bound(host: str, port: int, *, share: bool = False) -> socket.socket:
+def bind_socket(host: str, port: int, *, share: bool = False) -> socket.socket:
     """A socket to listen on, which other processes may share; `OSError` if it cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
@@ -55,14 +55,14 @@ def bound(host: str, port: int, *, share: bool = False) -> socket.socket:
     return listening
 
 
-def address_of(listening: socket.socket) -> str:
+def url_of(listening: socket.socket) -> str:
     """The URL of what is served on a socket."""
     host, port, *_ = listening.getsockname()
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 @contextmanager
-def service_of(
+def open_service(
     database: Database,
     folder: Path,
     outbound: Outbound | None = None,
@@ -80,7 +80,7 @@ def service_of(
         with database.connect() as connection:
             finish_orgs(connection, ledger)
         with (
-            notifying(database, ledger, clock, secret, payload_of, outbound),
+            notifying(database, ledger, clock, secret, build_payload, outbound),
             RollingHolds(database.connect, through(ledger), clock=clock),
             Following(database.connect, through(ledger), clock=clock),
         ):
@@ -94,7 +94,7 @@ def service_of(
                     service.admission = JobAdmission(
                         service.limits, readers, service.directory, pools, router
                     )
-                    service.provided = provisioner is not None
+                    service.has_provisioner = provisioner is not None
                     with (
                         Mover(database.connect, pools, router, clock=clock),
                         scaling_pools(pools, database.connect, provisioner),
@@ -113,8 +113,8 @@ def serve(
 ) -> None:
     """Answer calls until SIGTERM or SIGINT; `ready` is called when the first can be answered,
     `stopping` as soon as we are told to stop. The next SIGINT ends the process at once."""
-    bounds = Bounds.of_environment()
-    _make_room(bounds)
+    bounds = ConnectionBounds.from_environment()
+    _raise_file_limit(bounds)
 
     class Bound(Connection):
         """A connection of this process."""
@@ -141,10 +141,10 @@ def serve(
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _make_room(bounds: Bounds) -> None:
+def _raise_file_limit(bounds: ConnectionBounds) -> None:
     """Let the process have as many connections as it may, as far as the system lets it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = SILENT * bounds.connections + FILES
+    wanted = CONNECTIONS_FACTOR * bounds.connections + FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -14,7 +14,7 @@ from bursar.cli import amounts, ranges
 from bursar.cli.credentials import access
 from bursar.cli.lazy_groups import Group
 from bursar.cli.output import Format, Rows, note, show
-from bursar.client import Answer, Client
+from bursar.client import ApiResponse, Client
 
 ORG_VARIABLE: Final = "BURSAR_ORG"
 _KEY: Final = re.compile(r"cli-(\d{8}T\d{6}\.\d{6})Z-[0-9a-f]{16}", re.ASCII)
@@ -235,7 +235,7 @@ class Call:
         with connected() as client:
             if all:
                 pages = [page.body for page in client.pages(path, asked)]
-                answer = Answer(json.dumps((join or joined)(pages), ensure_ascii=False))
+                answer = ApiResponse(json.dumps((join or joined)(pages), ensure_ascii=False))
             else:
                 answer = client.get(path, asked)
         body = self._shown(answer, columns, **shown)
@@ -245,7 +245,7 @@ class Call:
 
     def _shown(
         self,
-        answer: Answer,
+        answer: ApiResponse,
         columns: Sequence[str],
         *,
         rows: Rows | None = None,

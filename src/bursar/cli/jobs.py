@@ -8,7 +8,7 @@ from bursar.cli.job_progress import Following
 from bursar.cli.output import NOTHING, Format, at, card, cell, label, note, printable
 from bursar.cli.problems import FAILED_CHECK, OK
 from bursar.client import Client
-from bursar.client.event_stream import watched
+from bursar.client.event_stream import follow
 
 LISTED: Final = (
     "id",
@@ -113,7 +113,7 @@ def followed(client: Client, id: str, form: Format) -> int:
     """Print a job's progress until it finishes; the exit status is 1 unless it succeeded."""
     shown = Following()
     try:
-        for one in watched(client, f"/v1/jobs/{id}/events"):
+        for one in follow(client, f"/v1/jobs/{id}/events"):
             if form is not Format.TABLE:
                 _print(one.kind, one.body)
                 if one.kind == "step":

@@ -15,7 +15,7 @@ from typing import Any, Final, TextIO
 
 from bursar.cli.amounts import told
 from bursar.cli.ranges import duration_told, local_text
-from bursar.client import Answer
+from bursar.client import ApiResponse
 
 NOTHING: Final = "-"
 _GAP: Final = "  "
@@ -44,7 +44,7 @@ class Format(StrEnum):
 
 
 def show(
-    answer: Answer,
+    answer: ApiResponse,
     form: Format,
     columns: Sequence[str],
     *,
@@ -87,7 +87,7 @@ def _rows(body: Any, rows: Rows | None) -> list[Row]:
     return list(body["items"]) if "items" in body else [body]
 
 
-def _json(answer: Answer) -> str:
+def _json(answer: ApiResponse) -> str:
     import json
 
     return json.dumps(answer.body, indent=2, ensure_ascii=False)

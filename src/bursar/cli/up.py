@@ -14,8 +14,8 @@ from typing import Final, NoReturn
 import typer
 
 from bursar.api.context import Service
-from bursar.api.http_protocol import BoundUnusable
-from bursar.api.server import FIRST_KEY, address_of, bound, serve, service_of
+from bursar.api.http_protocol import InvalidBound
+from bursar.api.server import FIRST_KEY, bind_socket, open_service, serve, url_of
 from bursar.cli.admin import database_of
 from bursar.cli.credentials import announce, withdraw
 from bursar.cli.local_cluster.launcher import LocalCluster, Setting
@@ -55,10 +55,10 @@ def up(
     outbound = Outbound(where.private_webhooks)
     with _bound(where) as listening, database_of(state) as database:
         try:
-            with service_of(database, folder, outbound, provisioner) as (service, key):
+            with open_service(database, folder, outbound, provisioner) as (service, key):
                 if demo:
                     _seed(database, service)
-                told = Told(database, address_of(listening), key, folder, wanted)
+                told = Told(database, url_of(listening), key, folder, wanted)
                 made_up = provisioner if isinstance(provisioner, MadeUp) else None
                 setting = Setting(told.url, key, folder)
                 company = LocalCluster(setting, wanted, demo=demo, provisioner=made_up)
@@ -74,7 +74,7 @@ def up(
                     withdraw(folder)
                     if wanted and not json:
                         print(STOPPED, flush=True)
-        except (SecretUnusable, BoundUnusable) as error:
+        except (SecretUnusable, InvalidBound) as error:
             _stop(str(error))
 
 
@@ -112,7 +112,7 @@ def _bound(where: Listening) -> socket:
             " Put a TLS proxy in front and add --plain-http, or listen on 127.0.0.1."
         )
     try:
-        return bound(where.host, where.port, share=where.share_port)
+        return bind_socket(where.host, where.port, share=where.share_port)
     except OSError as error:
         _stop(
             f"cannot listen on {where.host} port {where.port}: {error.strerror}."

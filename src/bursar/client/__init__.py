@@ -1,6 +1,6 @@
 """A thin client of the HTTP interface: calls, retries, pages, problems."""
 
-from bursar.client.http import Answer, Client
+from bursar.client.http import ApiResponse, Client
 from bursar.client.problem import Problem
 
-__all__ = ["Answer", "Client", "Problem"]
+__all__ = ["ApiResponse", "Client", "Problem"]

@@ -1,4 +1,4 @@
-"""What happens, as it happens: server-sent events that are taken up again where they broke off."""
+"""Follows server-sent events, and resumes after an interruption where it stopped."""
 
 import json
 import time
@@ -6,64 +6,64 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, TypeVar
 
 from bursar.client.http import Client
-from bursar.client.problem import NO_ANSWER, Problem
+from bursar.client.problem import NO_RESPONSE, Problem
 
-ACCEPTED: Final = "text/event-stream"
-AGAIN: Final = frozenset({429, 502, 503, 504})
-TRIES: Final = 10  # without a single event in between
-PATIENT_TRIES: Final = 120  # once something was heard: a service that is started again comes back
+MEDIA_TYPE: Final = "text/event-stream"
+RETRIED_STATUSES: Final = frozenset({429, 502, 503, 504})
+TRIES: Final = 10  # in a row without an event
+PATIENT_TRIES: Final = 120  # after the first event: a restarted service comes back
 WAIT_S: Final = 1.0
 T = TypeVar("T")
 
 
-class Happening(NamedTuple):
-    """Something that was told."""
+class StreamEvent(NamedTuple):
+    """One event of a stream."""
 
     id: str | None
     kind: str
     body: Any
 
 
-def watched(
+def follow(
     client: Client, path: str, sleep: Callable[[float], None] = time.sleep
-) -> Iterator[Happening]:
-    """All that happens, each thing with an id once, until there is no more to come."""
+) -> Iterator[StreamEvent]:
+    """Yield all events, each id once, until the stream is complete."""
     last, tries, most = "", 0, TRIES
     while True:
-        headers = {"Accept": ACCEPTED} | ({"Last-Event-ID": last} if last else {})
+        headers = {"Accept": MEDIA_TYPE} | ({"Last-Event-ID": last} if last else {})
         try:
-            with client.streamed(path, headers) as response:
+            with client.stream(path, headers) as response:
                 if response.status_code == 204:
                     return
-                for one in _events(response.iter_lines()):
-                    last, tries, most = one.id or last, 0, PATIENT_TRIES
-                    yield one
+                for event in _events(response.iter_lines()):
+                    last, tries, most = event.id or last, 0, PATIENT_TRIES
+                    yield event
         except Problem as problem:
             tries += 1
-            if not is_passing(problem) or tries == most:
+            if not is_temporary(problem) or tries == most:
                 raise
         sleep(WAIT_S if tries else 0)
 
 
-def patiently(ask: Callable[[], T], sleep: Callable[[float], None] = time.sleep) -> T:
-    """What is asked for, although nobody may answer for a while."""
+def retry_patiently(call: Callable[[], T], sleep: Callable[[float], None] = time.sleep) -> T:
+    """Repeat a call while the service does not respond, for up to two minutes."""
     tries = 0
     while True:
         try:
-            return ask()
+            return call()
         except Problem as problem:
             tries += 1
-            if not is_passing(problem) or tries == PATIENT_TRIES:
+            if not is_temporary(problem) or tries == PATIENT_TRIES:
                 raise
         sleep(WAIT_S)
 
 
-def is_passing(problem: Problem) -> bool:
-    """Whether the same may be answered a moment later."""
-    return problem.code == NO_ANSWER or problem.status in AGAIN
+def is_temporary(problem: Problem) -> bool:
+    """Whether the same call can succeed a moment later."""
+    return problem.code == NO_RESPONSE or problem.status in RETRIED_STATUSES
 
 
-def _events(lines: Iterator[str]) -> Iterator[Happening]:
+def _events(lines: Iterator[str]) -> Iterator[StreamEvent]:
     id, kind = None, "message"
     for line in lines:
         name, _, value = line.partition(": ")
@@ -72,6 +72,6 @@ def _events(lines: Iterator[str]) -> Iterator[Happening]:
         elif name == "event":
             kind = value
         elif name == "data":
-            yield Happening(id, kind, json.loads(value))
+            yield StreamEvent(id, kind, json.loads(value))
         elif not line:
             id, kind = None, "message"

@@ -1,30 +1,30 @@
-"""How a call can fail, as whoever made it sees it."""
+"""Problem: how a call of the API can fail."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-NO_ANSWER: Final = "no_answer"  # nobody answered: down, unreachable, too slow
-NOT_BURSAR: Final = "not_bursar"  # somebody answered, but not as Bursar does
+NO_RESPONSE: Final = "no_answer"  # no response: the service is down, unreachable or too slow
+NOT_BURSAR: Final = "not_bursar"  # a response, but not from Bursar
 
 _REMEDIES: Final[Mapping[str, str]] = {
-    NO_ANSWER: "Check that the service runs and that the URL is right. It may have happened or not:"
-    " send it again with the same Idempotency-Key.",
-    NOT_BURSAR: "Check the URL: another service, or a proxy in between, has answered.",
+    NO_RESPONSE: "Check that the service runs and that the URL is right. The request may have taken"
+    " effect: retry with the same Idempotency-Key.",
+    NOT_BURSAR: "Check the URL: another service or a proxy has responded.",
 }
 
 
 @dataclass(slots=True, kw_only=True)
 class Problem(Exception):
-    """A call that failed: what is wrong, how to mend it, and the figures behind it."""
+    """A call that failed: what is wrong, what to do, and the figures behind it."""
 
     code: str
-    status: int  # of HTTP; 0 if nobody answered
+    status: int  # of HTTP; 0 without a response
     title: str
     detail: str
     remedy: str
     figures: Mapping[str, Any] = field(default_factory=dict)
-    errors: tuple[Mapping[str, Any], ...] = ()  # one for each field that is wrong
+    errors: tuple[Mapping[str, Any], ...] = ()  # one for each invalid field
     request_id: str | None = None
     key: str | None = None  # the Idempotency-Key it was sent with
 
@@ -32,12 +32,12 @@ class Problem(Exception):
         return f"{self.code}: {self.detail}"
 
     @classmethod
-    def of(
+    def from_response(
         cls, status: int, body: Any, *, request_id: str | None = None, key: str | None = None
     ) -> Self:
-        """The problem that an answer tells; `body` is None if it is none of ours."""
+        """Parse the problem of a response; `body` is None if it is not JSON."""
         if not isinstance(body, dict) or not isinstance(body.get("code"), str):
-            return cls.at_the_edge(
+            return cls.local(
                 NOT_BURSAR,
                 f"it answered {status}, without a problem document",
                 status=status,
@@ -58,7 +58,7 @@ class Problem(Exception):
         )
 
     @classmethod
-    def at_the_edge(
+    def local(
         cls,
         code: str,
         detail: str,
@@ -67,7 +67,7 @@ class Problem(Exception):
         request_id: str | None = None,
         key: str | None = None,
     ) -> Self:
-        """A problem that no service of ours told."""
+        """Build a problem that the client itself has found."""
         return cls(
             code=code,
             status=status,

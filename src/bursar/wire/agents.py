@@ -1,7 +1,7 @@
-"""What nodes and their pool tell each other: reports, orders, nodes, logs, results (S9, S10).
+"""The protocol between agents and the service: reports, leases, nodes, logs, results (S9, S10).
 
-Spans and instants of nodes are microseconds of a clock that only runs; they are compared with
-nothing but themselves. Server and agent both read and write through this module alone.
+Instants of a node are microseconds of its monotonic clock, and are compared only with each other.
+Both sides use this module to read and write messages.
 """
 
 from typing import Annotated, Any, Final, Self
@@ -21,37 +21,37 @@ from bursar.wire.strict_json import Malformed, parse_json
 READINGS_MAX: Final = 4_096  # of one report
 OUTPUTS_MAX: Final = 1_000  # of one result
 RESULT_MAX: Final = 64 * 1024  # bytes of a result
-OVER_MAX: Final = 1_000  # jobs that are asked about at once
-LOG_MAX: Final = 64 * 1024  # bytes of a log that are sent at once
+FINISHED_JOBS_MAX: Final = 1_000  # jobs in one request
+LOG_MAX: Final = 64 * 1024  # bytes of a log in one request
 ARGUMENTS_MAX: Final = 1_024
-ARGUMENT_MAX: Final = 128 * 1024  # characters; the system takes no longer ones
+ARGUMENT_MAX: Final = 128 * 1024  # characters; the operating system allows no more
 
 Whole = Annotated[int, Field(ge=0, le=AMOUNT_MAX)]
 Micros = Annotated[int, Field(ge=0, le=NEVER, description="microseconds")]
 Gpu = Annotated[int, Field(ge=0, lt=GPUS_MAX)]
 
 
-def _no_nul(given: str) -> str:
-    if "\0" in given:
-        raise ValueError("it has a character that cannot be kept")
-    return given
+def _check_no_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("it contains a NUL character")
+    return text
 
 
-def _variable(given: str) -> str:
-    if "=" in given or "\0" in given:
-        raise ValueError("a variable's name has neither = nor NUL in it")
-    return given
+def _check_variable(name: str) -> str:
+    if "=" in name or "\0" in name:
+        raise ValueError("the name of a variable contains neither = nor NUL")
+    return name
 
 
-Argument = Annotated[str, Field(max_length=ARGUMENT_MAX), AfterValidator(_no_nul)]
-Variable = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_variable)]
+Argument = Annotated[str, Field(max_length=ARGUMENT_MAX), AfterValidator(_check_no_nul)]
+Variable = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_check_variable)]
 
 
-# What a process leaves
+# Results
 
 
 class Output(WireModel):
-    """One thing that a job has made: where it is, or the thing itself if it is small."""
+    """An output of a job: its URI, or its content if it is small."""
 
     name: Text | None = None
     uri: Annotated[str | None, Field(min_length=1, max_length=2_048)] = None
@@ -60,22 +60,22 @@ class Output(WireModel):
     type: Text | None = None
 
     @model_validator(mode="after")
-    def _is_somewhere(self) -> Self:
+    def _check_location(self) -> Self:
         if (self.uri is None) == (self.inline is None):
-            raise ValueError("an output has a uri or is inline")
+            raise ValueError("an output has either a uri or inline content")
         if self.uri is not None and self.sha256 is None:
-            raise ValueError("an output that is elsewhere has a sha256")
+            raise ValueError("an output with a uri needs a sha256")
         return self
 
 
 class JobOutputs(WireModel):
-    """What a job has made."""
+    """The outputs of a job."""
 
     outputs: Annotated[list[Output], Field(max_length=OUTPUTS_MAX)]
 
 
-def complaint_about(result: str) -> str | None:
-    """What is wrong with a result: it is JSON of the right shape, and not too long."""
+def find_result_error(result: str) -> str | None:
+    """What is wrong with a result; None if it is valid JSON of this form and not too long."""
     if len(result.encode(errors="replace")) > RESULT_MAX:
         return f"it has more than {RESULT_MAX} bytes"
     try:
@@ -88,33 +88,33 @@ def complaint_about(result: str) -> str | None:
     return None
 
 
-def _result(given: str) -> str:
-    if (wrong := complaint_about(given)) is not None:
-        raise ValueError(f"it is no result: {wrong}")
-    return given
+def _check_result(text: str) -> str:
+    if (error := find_result_error(text)) is not None:
+        raise ValueError(f"not a valid result: {error}")
+    return text
 
 
-ResultText = Annotated[str, Field(max_length=RESULT_MAX), AfterValidator(_result)]
+ResultText = Annotated[str, Field(max_length=RESULT_MAX), AfterValidator(_check_result)]
 
 
 # Reports
 
 
 class NodeReading(WireModel):
-    """What a node says of one process."""
+    """What a node reports about one process."""
 
     fence: Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
     run_ms: Whole
     saved_ms: Whole = 0
     run_ms_at_stop: Annotated[
-        Whole | None, Field(description="what it had run when it was asked to stop")
+        Whole | None, Field(description="Run time when the process was asked to stop.")
     ] = None
     exit: Annotated[Exit | None, Field(strict=False)] = None
     exit_code: Annotated[int | None, Field(ge=0, le=255)] = None
     result: ResultText | None = None
 
     def to_core(self) -> core.Reading:
-        """The same, for the rules."""
+        """Convert to the core's value."""
         return core.Reading(
             fence=self.fence,
             run_ms=self.run_ms,
@@ -127,7 +127,7 @@ class NodeReading(WireModel):
 
     @classmethod
     def from_core(cls, reading: core.Reading) -> Self:
-        """A reading of the rules, told."""
+        """Build the response from the core's reading."""
         return cls(
             fence=reading.fence,
             run_ms=reading.run_ms,
@@ -140,7 +140,7 @@ class NodeReading(WireModel):
 
 
 class ReportRequest(WireModel):
-    """All that a node knows; whose report it is, its address says."""
+    """A report of a node about all its processes. The path names the node."""
 
     boot: Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
     number: Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
@@ -149,25 +149,25 @@ class ReportRequest(WireModel):
     readings: Annotated[list[NodeReading], Field(max_length=READINGS_MAX)]
 
     def to_core(self, node: str) -> core.NodeReport:
-        """The same, for the rules."""
+        """Convert to the core's value."""
         return core.NodeReport(
             node=NodeId(node),
             boot=self.boot,
             n=self.number,
             at=self.at_us,
             heard=self.last_response_us,
-            readings=tuple(one.to_core() for one in self.readings),
+            readings=tuple(reading.to_core() for reading in self.readings),
         )
 
     @classmethod
     def from_core(cls, report: core.NodeReport) -> Self:
-        """A report of the rules, told."""
+        """Build the response from the core's report."""
         return cls(
             boot=report.boot,
             number=report.n,
             at_us=report.at,
             last_response_us=report.heard,
-            readings=[NodeReading.from_core(one) for one in report.readings],
+            readings=[NodeReading.from_core(reading) for reading in report.readings],
         )
 
 
@@ -175,7 +175,7 @@ class ReportRequest(WireModel):
 
 
 class LeasePiece(WireModel):
-    """What a lease has of this node."""
+    """The part of this node that a lease has."""
 
     gpus: Annotated[list[Gpu], Field(max_length=GPUS_MAX)]
     slots: Annotated[int, Field(ge=0, le=SLOTS_MAX)]
@@ -183,12 +183,12 @@ class LeasePiece(WireModel):
     ram_mib: Whole = 0
 
     def to_core(self, node: NodeId) -> Piece:
-        """The same, for the rules."""
+        """Convert to the core's value."""
         return Piece(node, tuple(self.gpus), self.slots, self.cpu_milli, self.ram_mib)
 
     @classmethod
     def from_core(cls, piece: Piece) -> Self:
-        """A piece of the rules, told."""
+        """Build the response from the core's piece."""
         return cls(
             gpus=list(piece.gpus),
             slots=piece.slots,
@@ -198,7 +198,7 @@ class LeasePiece(WireModel):
 
 
 class LeaseProgram(WireModel):
-    """What a node runs, and what it lets it have."""
+    """What a node runs, and its limits."""
 
     command: Annotated[list[Argument], Field(max_length=ARGUMENTS_MAX)]
     env: Annotated[dict[Variable, Argument], Field(max_length=ARGUMENTS_MAX)]
@@ -206,7 +206,7 @@ class LeaseProgram(WireModel):
     checkpoint_every_ms: Whole = 0
 
     def to_core(self) -> Program:
-        """The same, for the rules."""
+        """Convert to the core's value."""
         return Program(
             command=tuple(self.command),
             env=tuple(sorted(self.env.items())),
@@ -216,7 +216,7 @@ class LeaseProgram(WireModel):
 
     @classmethod
     def from_core(cls, program: Program) -> Self:
-        """A program of the rules, told."""
+        """Build the response from the core's program."""
         return cls(
             command=list(program.command),
             env=dict(program.env),
@@ -226,21 +226,24 @@ class LeaseProgram(WireModel):
 
 
 class LeaseOrder(WireModel):
-    """A lease that a node has."""
+    """A lease on a node."""
 
     fence: Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
     org: Text
     job: Text
     attempt: Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
     piece: LeasePiece
-    ttl_us: Annotated[Micros, Field(description="from when the report was sent")]
+    ttl_us: Annotated[
+        Micros,
+        Field(description="How long the lease lasts, counted from when the report was sent."),
+    ]
     run_ms_max: Whole
     program: LeaseProgram
     nodes: list[Text]
     stop: bool = False
 
     def to_core(self, node: NodeId) -> core.LeaseOrder:
-        """The same, for the rules."""
+        """Convert to the core's value."""
         return core.LeaseOrder(
             fence=self.fence,
             org=self.org,
@@ -250,13 +253,13 @@ class LeaseOrder(WireModel):
             lasts=self.ttl_us,
             run_ms_max=self.run_ms_max,
             program=self.program.to_core(),
-            nodes=tuple(NodeId(one) for one in self.nodes),
+            nodes=tuple(NodeId(name) for name in self.nodes),
             stop=self.stop,
         )
 
     @classmethod
     def from_core(cls, order: core.LeaseOrder) -> Self:
-        """An order of the rules, told."""
+        """Build the response from the core's order."""
         return cls(
             fence=order.fence,
             org=order.org,
@@ -272,7 +275,7 @@ class LeaseOrder(WireModel):
 
 
 class LeaseOrders(WireModel):
-    """All leases of a node; what is not among them has no right."""
+    """All leases of a node. Processes without a lease must stop."""
 
     boot: Whole
     number: Whole
@@ -280,28 +283,28 @@ class LeaseOrders(WireModel):
     leases: list[LeaseOrder]
 
     def to_core(self, node: NodeId) -> core.LeaseOrders:
-        """The same, for the rules."""
+        """Convert to the core's value."""
         return core.LeaseOrders(
             node=node,
             boot=self.boot,
             n=self.number,
             at=self.at_us,
-            leases=tuple(one.to_core(node) for one in self.leases),
+            leases=tuple(lease.to_core(node) for lease in self.leases),
         )
 
     @classmethod
     def from_core(cls, orders: core.LeaseOrders) -> Self:
-        """Orders of the rules, told."""
+        """Build the response from the core's orders."""
         return cls(
             boot=orders.boot,
             number=orders.n,
             at_us=orders.at,
-            leases=[LeaseOrder.from_core(one) for one in orders.leases],
+            leases=[LeaseOrder.from_core(lease) for lease in orders.leases],
         )
 
 
 class ReportResponse(WireModel):
-    """The answer to a report: no orders if a later one was heard, or nobody knows the node."""
+    """The response to a report. `orders` is null for an outdated report or an unknown node."""
 
     orders: LeaseOrders | None
 
@@ -329,7 +332,7 @@ class NodeRequest(WireModel):
     labels: Annotated[Names, Field(default_factory=list)]
 
     def to_core(self, node: str, state: NodeState = NodeState.READY) -> Node:
-        """The same, for the rules."""
+        """Convert to the core's value."""
         return Node(
             id=NodeId(node),
             gpu_type=self.gpu_type,
@@ -350,48 +353,48 @@ class NodeRequest(WireModel):
 
 
 class LogRequest(WireModel):
-    """A part of what a process has printed, and how far it says that it is.
+    """A part of the output of a process, and its progress.
 
-    Positions are bytes as they were printed: the text is what can be read of `size` of them.
+    Positions count bytes as they were printed. `text` is what can be decoded of `size` bytes.
     """
 
     fence: Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
     offset: Whole
     size: Annotated[int, Field(ge=0, le=LOG_MAX)]
-    text: Annotated[str, Field(max_length=LOG_MAX), AfterValidator(_no_nul)]
+    text: Annotated[str, Field(max_length=LOG_MAX), AfterValidator(_check_no_nul)]
     progress_ppm: Annotated[int | None, Field(ge=0, le=1_000_000)] = None
 
 
 class LogResponse(WireModel):
-    """Up to where the pool has a log: whatever was sent, the next part begins there."""
+    """The position up to which the pool has the log. The next part starts there."""
 
     offset: Whole
 
 
-# What is over
+# Finished jobs
 
 
 class JobRef(WireModel):
-    """A job, and whose it is."""
+    """A job and its org."""
 
     org: Text
     job: Text
 
 
 class FinishedJobsRequest(WireModel):
-    """Jobs of which a node has something left."""
+    """Jobs whose files are still on a node."""
 
-    jobs: Annotated[list[JobRef], Field(max_length=OVER_MAX)]
+    jobs: Annotated[list[JobRef], Field(max_length=FINISHED_JOBS_MAX)]
 
 
 class FinishedJob(JobRef):
-    """A job that is over: nothing can become of it any more."""
+    """A job that has finished and will not run again."""
 
-    finished_ms_ago: Annotated[int, Field(ge=0, description="for how long")]
+    finished_ms_ago: Annotated[int, Field(ge=0, description="Milliseconds since the job finished.")]
 
 
 class FinishedJobsResponse(WireModel):
-    """Those of the jobs that are over, and that the node has had; the others may go on."""
+    """The finished jobs among those that the node has had. Others may run again."""
 
     jobs: list[FinishedJob]
 
@@ -399,12 +402,12 @@ class FinishedJobsResponse(WireModel):
 # As text
 
 
-def written(told: WireModel) -> dict[str, Any]:
-    """A shape as JSON values, without what has its usual value."""
-    return told.model_dump(mode="json", exclude_defaults=True)
+def to_json_values(model: WireModel) -> dict[str, Any]:
+    """A model as JSON values, without fields that have their default."""
+    return model.model_dump(mode="json", exclude_defaults=True)
 
 
-def orders_of(body: str, node: str) -> core.LeaseOrders | None:
-    """The orders that an answer brings to a node; `ValueError` if it is no such answer."""
-    told = ReportResponse.model_validate(parse_json(body.encode()))
-    return None if told.orders is None else told.orders.to_core(NodeId(node))
+def parse_orders(body: str, node: str) -> core.LeaseOrders | None:
+    """Parse the response to a report; `ValueError` if it is invalid."""
+    response = ReportResponse.model_validate(parse_json(body.encode()))
+    return None if response.orders is None else response.orders.to_core(NodeId(node))

@@ -33,7 +33,7 @@ class AlertRuleRequest(WireModel):
     id: Id | None = None
 
     def to_core(self) -> AlertRule:
-        """The same, for the rules; `ValueError` if its parts do not go together."""
+        """Convert to the core's value; `ValueError` if its parts do not go together."""
         return AlertRule(
             kind=AlertKind(self.kind),
             account=self.account_id,
@@ -54,7 +54,7 @@ class AlertRuleResponse(WireModel):
 
     @classmethod
     def from_core(cls, org: str, id: str, rule: AlertRule) -> Self:
-        """A rule, told."""
+        """Build the response from the core's rule."""
         return cls(
             id=id,
             org_id=org,

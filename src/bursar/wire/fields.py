@@ -30,28 +30,28 @@ Micros = Annotated[int, Field(ge=0, le=AMOUNT_MAX, description="micro-credits")]
 SomeMicros = Annotated[int, Field(ge=1, le=AMOUNT_MAX, description="micro-credits, at least one")]
 
 
-def _kept(given: str) -> str:
+def _check_text(text: str) -> str:
     """A text that a database can keep; JSON Schema cannot say it all."""
-    if "\0" in given:
+    if "\0" in text:
         raise ValueError("it has a character that cannot be kept")
-    if len(given.encode()) > TEXT_MAX:
+    if len(text.encode()) > TEXT_MAX:
         raise ValueError(f"it is longer than {TEXT_MAX} bytes")
-    return given
+    return text
 
 
-Text = Annotated[str, Field(min_length=1, max_length=TEXT_MAX), AfterValidator(_kept)]
+Text = Annotated[str, Field(min_length=1, max_length=TEXT_MAX), AfterValidator(_check_text)]
 
 
 Names = Annotated[list[Text], Field(max_length=64)]
 
 
-def _instant(given: Any) -> Any:
-    return given if given is None else instant_of(given)
+def _parse_instant(value: Any) -> Any:
+    return value if value is None else instant_of(value)
 
 
 Time = Annotated[
     Instant,
-    BeforeValidator(_instant),
+    BeforeValidator(_parse_instant),
     PlainSerializer(instant_text, when_used="json"),
     WithJsonSchema({"type": "string", "format": "date-time"}),
 ]
@@ -70,13 +70,13 @@ class IdFactory:
         self._org = org
         self._key = key
         self._at_ms = at_ms
-        self.made: tuple[str, ...] = ()  # the fields of the command that were made up
+        self.generated_fields: tuple[str, ...] = ()  # the fields of the command that were made up
 
-    def id(self, field: str, given: str | None) -> str:
+    def id(self, field: str, requested: str | None) -> str:
         """The id that was given, or one that is made; `field` is the command's."""
-        if given is not None:
-            return given
-        self.made = (*self.made, field)
+        if requested is not None:
+            return requested
+        self.generated_fields = (*self.generated_fields, field)
         return make_id(self._org, self._key, field, self._at_ms)
 
 
@@ -92,7 +92,7 @@ class Context(WireModel):
     job_id: Text | None = None
 
     def to_core(self) -> core.Context:
-        """The same, for the rules."""
+        """Convert to the core's value."""
         return core.Context(
             gpu_types=() if self.gpu_type is None else (self.gpu_type,),
             milli_gpus=self.gpu_count * 1_000,
@@ -105,7 +105,7 @@ class Context(WireModel):
 
     @classmethod
     def from_core(cls, context: core.Context) -> Self:
-        """A context of the rules, told."""
+        """Build the response from the core's context."""
         return cls(
             gpu_type=context.gpu_types[0] if context.gpu_types else None,
             gpu_count=context.milli_gpus // 1_000,
@@ -132,7 +132,7 @@ class Policy(WireModel):
     refundable: bool = True
 
     def to_core(self) -> core.GrantPolicy:
-        """The same, for the rules."""
+        """Convert to the core's value."""
         return core.GrantPolicy(
             gpu_types=frozenset(self.gpu_types),
             regions=frozenset(self.regions),
@@ -145,7 +145,7 @@ class Policy(WireModel):
 
     @classmethod
     def from_core(cls, policy: core.GrantPolicy) -> Self:
-        """A policy of the rules, told."""
+        """Build the response from the core's policy."""
         return cls(
             gpu_types=sorted(policy.gpu_types),
             regions=sorted(policy.regions),

@@ -28,7 +28,7 @@ from bursar.wire.arrays import Array, JobArray
 from bursar.wire.fields import GPUS_MAX, Id, IdFactory, Micros, SomeMicros, Text, Time, WireModel
 from bursar.wire.problems import problem_from_refusal
 from bursar.wire.responses import Rate
-from bursar.wire.result_cache import ALONE, Cache, JobCache, Shares, alike
+from bursar.wire.result_cache import NO_MATCH, Cache, CacheMatch, JobCache, digest_result_inputs
 
 DAY_S: Final = 86_400
 RUN_S_MAX: Final = 60 * DAY_S  # the hold of a job lasts no longer
@@ -55,13 +55,13 @@ State = Literal[
 _ENCODE: Final = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode
 
 
-def _kept(given: str) -> str:
-    if "\0" in given:
+def check_no_nul(text: str) -> str:
+    if "\0" in text:
         raise ValueError("it has a character that no program can be given")
-    return given
+    return text
 
 
-Word = Annotated[str, Field(max_length=32_768), AfterValidator(_kept)]
+Word = Annotated[str, Field(max_length=32_768), AfterValidator(check_no_nul)]
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,254}$")]
 Names = Annotated[list[Text], Field(max_length=16)]
 
@@ -73,7 +73,7 @@ class Topology(WireModel):
     within: Literal["node", "island", "rack", "pool"] = "pool"
 
 
-class Gpus(WireModel):
+class GpuRequest(WireModel):
     """The GPUs that a job needs at once."""
 
     types: Annotated[list[Text], Field(min_length=1, max_length=16)]
@@ -86,7 +86,7 @@ class Gpus(WireModel):
     topology: Topology | None = None
 
     @model_validator(mode="after")
-    def _can_be_placed(self) -> Self:
+    def _check_placement(self) -> Self:
         if len(set(self.types)) < len(self.types):
             raise ValueError("types: each is named once, the most welcome first")
         if self.fraction_milli is not None and self.count != 1:
@@ -123,7 +123,7 @@ class JobRequest(WireModel):
     account_id: Id
     user_id: Id | None = None
     command: Annotated[list[Word], Field(min_length=1, max_length=1_024)]
-    gpus: Gpus
+    gpus: GpuRequest
     max_run_seconds: Annotated[int, Field(ge=1, le=RUN_S_MAX)]
     likely_run_seconds: Annotated[int | None, Field(ge=0, le=RUN_S_MAX)] = None
     tier: Annotated[Text | None, Field(description="of an org that has none of its own")] = None
@@ -154,7 +154,7 @@ class JobRequest(WireModel):
     dry_run: bool = False
 
     @model_validator(mode="after")
-    def _is_not_too_long(self) -> Self:
+    def _check_program(self) -> Self:
         parts = [*self.command, *self.env, *self.env.values()]
         if sum(len(part.encode()) for part in parts) > PROGRAM_MAX:
             raise ValueError(f"command and env together have at most {PROGRAM_MAX:,} bytes")
@@ -163,7 +163,7 @@ class JobRequest(WireModel):
         return self
 
     @model_validator(mode="after")
-    def _shares_as_one(self) -> Self:
+    def _check_array(self) -> Self:
         if self.array is not None and self.hold == "rolling":
             raise ValueError(
                 "array: the hold of an array covers all of it from the beginning; leave out `hold`,"
@@ -189,37 +189,39 @@ class JobRequest(WireModel):
         )
 
     @property
-    def kept(self) -> dict[str, Any]:
+    def stored_form(self) -> dict[str, Any]:
         """What is kept of the request: all but its id, with what was left out filled in."""
         words = {"cache": self.cache, "array": self.array}  # there were no such words before
         unsaid = {word for word, said in words.items() if said is None}
         return self.model_dump(mode="json", exclude={"id", "dry_run"} | unsaid)
 
     @property
-    def alike(self) -> str | None:
+    def result_digest(self) -> str | None:
         """A digest of what decides its result; None if it shares none."""
-        return None if self.cache is None else alike(self.kept, self.cache.key)
+        return (
+            None if self.cache is None else digest_result_inputs(self.stored_form, self.cache.key)
+        )
 
     @property
     def digest(self) -> str:
         """A short text that is another for another request, and tells in which field."""
-        kept = self.kept
-        texts = [_ENCODE(kept.get(name)) for name in JobRequest.model_fields]
+        stored = self.stored_form
+        texts = [_ENCODE(stored.get(name)) for name in JobRequest.model_fields]
         fields = "".join(f"{crc32(text.encode()) & 0xFFFF:04x}" for text in texts)
         return f"{sha256(chr(0).join(texts).encode()).hexdigest()}:{fields}"
 
-    def to_command(self, making: IdFactory, user: str, asked_by: str | None) -> Reserve:
+    def to_command(self, ids: IdFactory, user: str, capped_key: str | None) -> Reserve:
         """The hold that is asked for; `user` is who asks if the body does not say."""
-        job = making.id("hold", self.id)
+        job = ids.id("hold", self.id)
         if self.id is None:
-            making.made = (*making.made, "context")  # which names the job
+            ids.generated_fields = (*ids.generated_fields, "context")  # which names the job
         return Reserve(
             hold=HoldId(job),
             account=AccountId(self.account_id),
             user=UserId(self.user_id or user),
             run_ms=self.held_ms,
             context=self.context(job),
-            asked_by=None if asked_by is None else UserId(asked_by),
+            asked_by=None if capped_key is None else UserId(capped_key),
             for_job=True,
             most=self.max_cost_micros,
             about=self.digest,
@@ -243,7 +245,7 @@ class JobRequest(WireModel):
         """What its pool is told of it."""
         estimate = self.likely_run_seconds
         return Spec(
-            shape=self._needs(),
+            shape=self._shape(),
             program=Program(
                 command=tuple(self.command),
                 env=tuple(sorted(self.env.items())),
@@ -258,7 +260,7 @@ class JobRequest(WireModel):
             requeues=self.requeues_max,
         )
 
-    def _needs(self) -> Needs:
+    def _shape(self) -> Needs:
         gpus = self.gpus
         part = gpus.fraction_milli if gpus.fraction_milli != 1_000 else None
         return Needs(
@@ -311,7 +313,7 @@ class SubmittedJob(WireModel):
     dropped_gpu_types: list[str]
 
     @classmethod
-    def from_core(cls, opened: events.HoldOpened, shares: Shares = ALONE) -> Self:
+    def from_core(cls, opened: events.HoldOpened, shares: CacheMatch = NO_MATCH) -> Self:
         """A job, told by the hold that was opened for it."""
         terms = opened.terms
         return cls.model_construct(
@@ -332,7 +334,7 @@ class SubmittedJob(WireModel):
         )
 
 
-class QuotedPlace(NamedTuple):
+class QuotedPool(NamedTuple):
     """Where a job would wait, why, and for how long; or why it would be turned away."""
 
     pool: str
@@ -354,27 +356,37 @@ class JobQuote(WireModel):
     micros_per_hour: Micros  # of the type that is preferred, all GPUs that it has at once
     rates: list[Rate]
     dropped_gpu_types: list[str]
-    pool: Annotated[str | None, Field(description="where it would wait; none if nowhere")]
-    pool_reason: Annotated[str | None, Field(description="why there, in words")]
-    expected_wait_seconds: Annotated[
-        int | None, Field(description="until it starts there; none if nobody can say")
+    pool: Annotated[
+        str | None,
+        Field(description="The pool that it would wait in; null if no pool can take it."),
     ]
-    earliest_at: Annotated[Time | None, Field(description="when it would start, if all goes well")]
-    latest_at: Annotated[Time | None, Field(description="and by when; none if nobody can say")]
-    cache: Annotated[JobCache | None, Field(description="if it shares its result")]
+    pool_reason: Annotated[str | None, Field(description="Why this pool, as a sentence.")]
+    expected_wait_seconds: Annotated[
+        int | None, Field(description="Seconds until it starts there; null if unknown.")
+    ]
+    earliest_at: Annotated[
+        Time | None, Field(description="The earliest likely start; null if unknown.")
+    ]
+    latest_at: Annotated[
+        Time | None, Field(description="The latest likely start; null if unknown.")
+    ]
+    cache: Annotated[
+        JobCache | None,
+        Field(description="What the result cache would do; null if the job does not use it."),
+    ]
     problems: list[dict[str, Any]]
 
     @classmethod
     def from_core(
-        cls, quote: Quote, ask: JobRequest, place: QuotedPlace, cache: JobCache | None = None
+        cls, quote: Quote, request: JobRequest, place: QuotedPool, cache: JobCache | None = None
     ) -> Self:
-        """A quote, told."""
-        milli, rates = ask.gpus.milli, [rate for _, rate in quote.rates]
-        times, at_once = (ask.array.count, ask.array.together) if ask.array else (1, 1)
+        """Build the response from the core's quote."""
+        milli, rates = request.gpus.milli, [rate for _, rate in quote.rates]
+        times, at_once = (request.array.count, request.array.together) if request.array else (1, 1)
         return cls.model_construct(
             held_micros=quote.held,
             likely_micros=quote.likely,
-            max_micros=usage_price(max(rates, default=0), milli, ask.run_ms) * times,
+            max_micros=usage_price(max(rates, default=0), milli, request.run_ms) * times,
             spendable_micros=quote.spendable,
             spendable_after_micros=max(quote.spendable - quote.held, 0),
             micros_per_hour=(rates[0] * milli // 1_000) * at_once if rates else 0,
@@ -393,7 +405,7 @@ class JobQuote(WireModel):
         )
 
 
-Answers = Literal["user", "platform", "preemption", "limit"]  # who answers for an end
+EndClassName = Literal["user", "platform", "preemption", "limit"]  # who answers for an end
 
 
 class Job(WireModel):
@@ -407,13 +419,13 @@ class Job(WireModel):
     why: str
     follows: str | None  # the job whose result it waits for
     cached_from: str | None  # the job whose result it was given: it did not run
-    cancelling: bool  # somebody has asked to cancel it
+    cancelling: bool  # a client has cancelled it, and it has not ended yet
     attempt: int
     gpu_type: str | None  # of its last attempt
     submitted_at: Time
     started_at: Time | None  # its last attempt
     ended_at: Time | None
-    end_class: Answers | None  # for its end
+    end_class: EndClassName | None  # for its end
     exit_code: int | None
     spent_micros: Micros
     held_micros: Micros
@@ -471,7 +483,7 @@ class JobStep(WireModel):
     spent_micros: Micros
     held_micros: Micros
     other_job_id: str | None  # whom it follows, or whose result it was given
-    end_class: Answers | None  # for the attempt's end, if that was corrected
+    end_class: EndClassName | None  # for the attempt's end, if that was corrected
 
 
 class EndCorrectionRequest(WireModel):
@@ -494,7 +506,7 @@ class EndCorrectionResponse(WireModel):
 
     id: str
     attempt: int
-    end_class: Answers
+    end_class: EndClassName
 
 
 class JobSpent(WireModel):

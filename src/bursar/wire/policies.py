@@ -47,13 +47,13 @@ class PolicyRequest(WireModel):
     ]
 
     @property
-    def words(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """What was written, without what was left out."""
         return self.model_dump(exclude_defaults=True)
 
     def to_core(self) -> PoolPolicy:
-        """The same, for the rules; `ValueError` if it cannot be put in force."""
-        policy = parse_policy(self.words)
+        """Convert to the core's value; `ValueError` if it cannot be put in force."""
+        policy = parse_policy(self.settings)
         if (wrong := objection(policy)) is not None:
             raise ValueError(wrong)
         return policy
@@ -111,7 +111,7 @@ class PolicyResponse(WireModel):
 
     @classmethod
     def from_core(cls, pool: str, version: int, policy: PoolPolicy, *, in_force: bool) -> Self:
-        """A policy of the rules, told."""
+        """Build the response from the core's policy."""
         words = policy_to_dict(policy)
         return cls(
             pool=pool,

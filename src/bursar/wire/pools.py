@@ -43,25 +43,25 @@ class PoolResponse(WireModel):
 
     @classmethod
     def from_core(cls, id: str, pool: Pool) -> Self:
-        """A pool of the rules, told."""
-        found = [(one, standing(one, pool.now)) for one in pool.machines.values()]
-        usable = [one for one, state in found if state in _USED]
+        """Build the response from the core's pool."""
+        nodes = [(node, standing(node, pool.now)) for node in pool.machines.values()]
+        usable = [machine for machine, state in nodes if state in _USED]
         gpus: Counter[str] = Counter()
         free: Counter[str] = Counter()
-        for one in usable:
-            gpus[one.node.gpu_type] += one.node.gpus
-            free[one.node.gpu_type] += _free(pool, one)
+        for machine in usable:
+            gpus[machine.node.gpu_type] += machine.node.gpus
+            free[machine.node.gpu_type] += _free(pool, machine)
         states = Counter(job.state for job in pool.jobs.values())
         return cls(
             id=id,
             nodes=len(usable),
-            nodes_on_order=sum(state is NodeState.ON_ORDER for _, state in found),
+            nodes_on_order=sum(state is NodeState.ON_ORDER for _, state in nodes),
             types=[
                 PoolGpuType(gpu_type=name, gpus=gpus[name], free_milli_gpus=free[name])
                 for name in sorted(gpus)
             ],
             queued=states[State.QUEUED],
-            running=sum(states[one] for one in LIVE),
+            running=sum(states[state] for state in LIVE),
             out_of_credits=states[State.OUT_OF_CREDITS],
         )
 
@@ -104,7 +104,7 @@ class NodeResponse(WireModel):
 
     @classmethod
     def from_core(cls, pool: Pool, machine: PoolNode) -> Self:
-        """A node of the rules, told."""
+        """Build the response from the core's node."""
         node, heard_at = machine.node, machine.heard_at
         left = machine.trouble.until - pool.now if is_quarantined(machine, pool.now) else 0
         return cls(

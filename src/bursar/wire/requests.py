@@ -50,8 +50,8 @@ Priority = Annotated[
 Kind = Literal["paid", "grant", "promo"]
 
 
-def _exactly_one(shape: WireModel, *names: str) -> None:
-    if sum(getattr(shape, name) is not None for name in names) != 1:
+def _check_exactly_one(model: WireModel, *names: str) -> None:
+    if sum(getattr(model, name) is not None for name in names) != 1:
         raise ValueError(f"exactly one of {' and '.join(names)} is given")
 
 
@@ -80,10 +80,10 @@ class AccountRequest(WireModel):
     id: Id | None = None
     time_zone: Text | None = None
 
-    def to_command(self, making: IdFactory) -> commands.AddAccount:
-        """The command that is meant."""
+    def to_command(self, ids: IdFactory) -> commands.AddAccount:
+        """Build the command."""
         return commands.AddAccount(
-            account=AccountId(making.id("account", self.id)),
+            account=AccountId(ids.id("account", self.id)),
             parent=AccountId(self.parent_id),
             name=self.name,
             time_zone=self.time_zone,
@@ -96,9 +96,9 @@ class UserRequest(WireModel):
     org_id: Id | None = None
     id: Id | None = None
 
-    def to_command(self, making: IdFactory) -> commands.AddUser:
-        """The command that is meant."""
-        return commands.AddUser(user=UserId(making.id("user", self.id)))
+    def to_command(self, ids: IdFactory) -> commands.AddUser:
+        """Build the command."""
+        return commands.AddUser(user=UserId(ids.id("user", self.id)))
 
 
 class TierRequest(WireModel):
@@ -107,8 +107,8 @@ class TierRequest(WireModel):
     org_id: Id
     tier: Text
 
-    def to_command(self, making: IdFactory) -> commands.SetTier:
-        """The command that is meant."""
+    def to_command(self, ids: IdFactory) -> commands.SetTier:
+        """Build the command."""
         return commands.SetTier(tier=self.tier)
 
 
@@ -138,16 +138,16 @@ class GrantRequest(WireModel):
     id: Id | None = None
 
     @model_validator(mode="after")
-    def _recurring_ones_say_less(self) -> "GrantRequest":
+    def _check_recurring(self) -> "GrantRequest":
         if self.recurring is not None and (self.expires_at or self.external_ref or self.source):
             raise ValueError("a recurring grant has no expires_at, external_ref or source")
         return self
 
-    def to_command(self, making: IdFactory) -> commands.Issue | commands.StartRecurrence:
-        """The command that is meant."""
+    def to_command(self, ids: IdFactory) -> commands.Issue | commands.StartRecurrence:
+        """Build the command."""
         if self.recurring is not None:
             return commands.StartRecurrence(
-                recurrence=RecurrenceId(making.id("recurrence", self.id)),
+                recurrence=RecurrenceId(ids.id("recurrence", self.id)),
                 account=AccountId(self.account_id),
                 amount=self.amount_micros,
                 kind=core.CreditKind(self.kind),
@@ -158,7 +158,7 @@ class GrantRequest(WireModel):
                 policy=self.policy.to_core(),
             )
         return commands.Issue(
-            grant=GrantId(making.id("grant", self.id)),
+            grant=GrantId(ids.id("grant", self.id)),
             account=AccountId(self.account_id),
             amount=self.amount_micros,
             kind=core.CreditKind(self.kind),
@@ -177,7 +177,7 @@ class GrantExtensionRequest(WireModel):
     expires_at: Time | None
 
     def to_command(self, grant: str) -> commands.ExtendGrant:
-        """The command that is meant."""
+        """Build the command."""
         until = NEVER if self.expires_at is None else self.expires_at
         return commands.ExtendGrant(grant=GrantId(grant), expires_at=until)
 
@@ -190,11 +190,11 @@ class TransferRequest(WireModel):
     amount_micros: SomeMicros
     id: Id | None = None
 
-    def to_command(self, making: IdFactory) -> commands.Transfer:
-        """The command that is meant."""
+    def to_command(self, ids: IdFactory) -> commands.Transfer:
+        """Build the command."""
         return commands.Transfer(
             grant=GrantId(self.grant_id),
-            to_grant=GrantId(making.id("to_grant", self.id)),
+            to_grant=GrantId(ids.id("to_grant", self.id)),
             account=AccountId(self.account_id),
             amount=self.amount_micros,
         )
@@ -207,10 +207,10 @@ class DebtRequest(WireModel):
     amount_micros: SomeMicros
     id: Id | None = None
 
-    def to_command(self, making: IdFactory) -> commands.BookDebt:
-        """The command that is meant."""
+    def to_command(self, ids: IdFactory) -> commands.BookDebt:
+        """Build the command."""
         return commands.BookDebt(
-            debt=DebtId(making.id("debt", self.id)),
+            debt=DebtId(ids.id("debt", self.id)),
             account=AccountId(self.account_id),
             amount=self.amount_micros,
         )
@@ -222,7 +222,7 @@ class AbsorptionRequest(WireModel):
     amount_micros: SomeMicros | None = None
 
     def to_command(self, debt: str) -> commands.AbsorbDebt:
-        """The command that is meant."""
+        """Build the command."""
         return commands.AbsorbDebt(debt=DebtId(debt), amount=self.amount_micros)
 
 
@@ -241,26 +241,26 @@ class HoldRequest(WireModel):
     id: Id | None = None
 
     @model_validator(mode="after")
-    def _sized_by_one(self) -> "HoldRequest":
-        _exactly_one(self, "amount_micros", "run_ms_max")
+    def _check_size(self) -> "HoldRequest":
+        _check_exactly_one(self, "amount_micros", "run_ms_max")
         return self
 
     def to_command(
-        self, making: IdFactory, user: str, asked_by: str | None = None
+        self, ids: IdFactory, user: str, capped_key: str | None = None
     ) -> commands.Reserve:
         """The command that is meant; `user` is who asks if the body does not say.
 
         `asked_by` is the key that asks, if it has a cap of its own.
         """
         return commands.Reserve(
-            hold=HoldId(making.id("hold", self.id)),
+            hold=HoldId(ids.id("hold", self.id)),
             account=AccountId(self.account_id),
             user=UserId(self.user_id or user),
             ttl=None if self.ttl_seconds is None else self.ttl_seconds * SECOND,
             amount=self.amount_micros,
             run_ms=self.run_ms_max,
             context=self.context.to_core(),
-            asked_by=None if asked_by is None else UserId(asked_by),
+            asked_by=None if capped_key is None else UserId(capped_key),
         )
 
 
@@ -277,7 +277,7 @@ class HoldExtensionRequest(WireModel):
     expires_at: Time | None = None
 
     def to_command(self, hold: str) -> commands.ExtendHold:
-        """The command that is meant."""
+        """Build the command."""
         return commands.ExtendHold(
             hold=HoldId(hold), amount=self.amount_micros, expires_at=self.expires_at
         )
@@ -296,15 +296,15 @@ class ChargeRequest(WireModel):
     id: Id | None = None
 
     @model_validator(mode="after")
-    def _sized_by_one(self) -> "ChargeRequest":
-        _exactly_one(self, "amount_micros", "run_ms_total")
+    def _check_size(self) -> "ChargeRequest":
+        _check_exactly_one(self, "amount_micros", "run_ms_total")
         if self.effective_at is not None and self.amount_micros is None:
             raise ValueError("effective_at is given with an amount_micros")
         return self
 
-    def to_command(self, hold: str, making: IdFactory) -> commands.Charge | commands.BookLate:
-        """The command that is meant."""
-        charge = ChargeId(making.id("charge", self.id))
+    def to_command(self, hold: str, ids: IdFactory) -> commands.Charge | commands.BookLate:
+        """Build the command."""
+        charge = ChargeId(ids.id("charge", self.id))
         if self.effective_at is not None:
             return commands.BookLate(
                 charge=charge,
@@ -330,15 +330,15 @@ class SettlementRequest(WireModel):
     id: Id | None = None
 
     @model_validator(mode="after")
-    def _sized_by_at_most_one(self) -> "SettlementRequest":
+    def _check_size(self) -> "SettlementRequest":
         if self.total_micros is not None and self.run_ms_total is not None:
             raise ValueError("at most one of total_micros and run_ms_total is given")
         return self
 
-    def to_command(self, hold: str, making: IdFactory) -> commands.Settle:
-        """The command that is meant."""
+    def to_command(self, hold: str, ids: IdFactory) -> commands.Settle:
+        """Build the command."""
         return commands.Settle(
-            charge=ChargeId(making.id("charge", self.id)),
+            charge=ChargeId(ids.id("charge", self.id)),
             hold=HoldId(hold),
             total=self.total_micros,
             attempt=self.attempt,
@@ -352,7 +352,7 @@ class RefundRequest(WireModel):
     amount_micros: SomeMicros
 
     def to_command(self, hold: str) -> commands.Refund:
-        """The command that is meant."""
+        """Build the command."""
         return commands.Refund(hold=HoldId(hold), amount=self.amount_micros)
 
 
@@ -366,7 +366,7 @@ class ReversalRequest(WireModel):
     reissue_until: Time | None = None
 
     def to_command(self, charge: str) -> commands.ReverseCharge:
-        """The command that is meant."""
+        """Build the command."""
         return commands.ReverseCharge(
             charge=ChargeId(charge), amount=self.amount_micros, reissue_until=self.reissue_until
         )
@@ -390,10 +390,10 @@ class BudgetRequest(WireModel):
     )
     id: Id | None = None
 
-    def to_command(self, making: IdFactory) -> commands.SetBudget:
-        """The command that is meant."""
+    def to_command(self, ids: IdFactory) -> commands.SetBudget:
+        """Build the command."""
         return commands.SetBudget(
-            budget=BudgetId(making.id("budget", self.id)),
+            budget=BudgetId(ids.id("budget", self.id)),
             target=core.BudgetTarget(
                 account=None if self.account_id is None else AccountId(self.account_id),
                 user=None if self.user_id is None else UserId(self.user_id),
@@ -429,7 +429,7 @@ class PriceRequest(WireModel):
     ] = None
     id: Id | None = None
 
-    def to_command(self, making: IdFactory) -> commands.SetPrice:
+    def to_command(self, ids: IdFactory) -> commands.SetPrice:
         """The command that is meant; in force from now on if it does not say from when."""
         rates = tuple(
             Rate(
@@ -443,7 +443,7 @@ class PriceRequest(WireModel):
         )
         return commands.SetPrice(
             version=PriceVersion(
-                id=PriceVersionId(making.id("version", self.id)),
+                id=PriceVersionId(ids.id("version", self.id)),
                 effective_at=self.effective_at or 0,
                 rates=rates,
                 cache_hit_ppm=self.cache_hit_ppm,
@@ -453,7 +453,7 @@ class PriceRequest(WireModel):
 
 
 # What callers call the fields of commands; what a command is about is `id`, in path or body.
-_CALLED: Final[Mapping[str, str]] = MappingProxyType(
+_FIELD_NAMES: Final[Mapping[str, str]] = MappingProxyType(
     {
         **dict.fromkeys(("grant", "hold", "charge", "debt", "budget", "recurrence"), "id"),
         "account": "account_id",
@@ -473,7 +473,7 @@ _CALLED: Final[Mapping[str, str]] = MappingProxyType(
         "version": "rates",
     }
 )
-_CALLED_OTHERWISE: Final[Mapping[tuple[type[commands.Command], str], str]] = MappingProxyType(
+_FIELD_NAMES_BY_COMMAND: Final[Mapping[tuple[type[commands.Command], str], str]] = MappingProxyType(
     {
         (commands.AddAccount, "account"): "id",
         (commands.AddUser, "user"): "id",
@@ -484,6 +484,6 @@ _CALLED_OTHERWISE: Final[Mapping[tuple[type[commands.Command], str], str]] = Map
 )
 
 
-def called(command: commands.Command, field: str) -> str:
+def api_field_name(command: commands.Command, field: str) -> str:
     """What a caller calls a field of a command."""
-    return _CALLED_OTHERWISE.get((type(command), field)) or _CALLED.get(field, field)
+    return _FIELD_NAMES_BY_COMMAND.get((type(command), field)) or _FIELD_NAMES.get(field, field)

@@ -20,21 +20,21 @@ E = TypeVar("E", bound=events.Event)
 Happened = tuple[events.Event, ...]
 
 
-def first(kind: type[E], happened: Happened, **which: object) -> E | None:
+def find_event(kind: type[E], happened: Happened, **fields: object) -> E | None:
     """The first event of a kind with these fields: others may have fallen due before it."""
     for event in happened:
         if isinstance(event, kind) and all(
-            getattr(event, name) == value for name, value in which.items()
+            getattr(event, name) == value for name, value in fields.items()
         ):
             return event
     return None
 
 
-def only(kind: type[E], happened: Happened, **which: object) -> E:
+def require_event(kind: type[E], happened: Happened, **fields: object) -> E:
     """The event of a kind with these fields, which must have happened."""
-    found = first(kind, happened, **which)
-    assert found is not None, f"no {kind.__name__} among what happened"
-    return found
+    event = find_event(kind, happened, **fields)
+    assert event is not None, f"no {kind.__name__} among what happened"
+    return event
 
 
 class GrantAmount(WireModel):
@@ -74,7 +74,7 @@ class Account(WireModel):
 
     @classmethod
     def from_core(cls, org: str, account: core.Account) -> Self:
-        """An account, told."""
+        """Build the response from the core's account."""
         return cls(
             id=account.id,
             org_id=org,
@@ -154,7 +154,7 @@ class Compartments(WireModel):
 
     @classmethod
     def from_core(cls, owned: reading.Owned) -> Self:
-        """Compartments, told."""
+        """Build the response from the core's compartments."""
         return cls(
             available_micros=owned.available,
             held_micros=owned.held,
@@ -188,16 +188,16 @@ class Recurrence(WireModel):
     next_at: Time | None
 
     @classmethod
-    def from_core(cls, one: core.Recurrence) -> Self:
-        """A recurrence, told."""
+    def from_core(cls, recurrence: core.Recurrence) -> Self:
+        """Build the response from the core's recurrence."""
         return cls.model_construct(
-            id=one.id,
-            account_id=one.account,
-            amount_micros=one.amount,
-            kind=one.kind.value,
-            every=one.window.every.value,
-            roll_over_max_micros=one.roll_over_max,
-            next_at=one.next_at,
+            id=recurrence.id,
+            account_id=recurrence.account,
+            amount_micros=recurrence.amount,
+            kind=recurrence.kind.value,
+            every=recurrence.window.every.value,
+            roll_over_max_micros=recurrence.roll_over_max,
+            next_at=recurrence.next_at,
         )
 
 
@@ -210,7 +210,7 @@ class GrantRevocation(WireModel):
 
     @classmethod
     def from_core(cls, event: events.GrantRevoked) -> Self:
-        """A revocation, told."""
+        """Build the response from the core's revocation."""
         taken = sum(
             posting.amount
             for posting in event.postings
@@ -237,7 +237,7 @@ class Debt(WireModel):
 
     @classmethod
     def from_core(cls, debt: core.Debt) -> Self:
-        """A debt, told."""
+        """Build the response from the core's debt."""
         return cls.model_construct(
             id=debt.id,
             account_id=debt.account,
@@ -318,7 +318,7 @@ class Hold(WireModel):
         )
 
     @classmethod
-    def opened(cls, event: events.HoldOpened) -> Self:
+    def from_event(cls, event: events.HoldOpened) -> Self:
         """A hold as it was opened."""
         return cls.model_construct(
             **_terms(event.terms),
@@ -371,7 +371,7 @@ class HoldUpdate(WireModel):
     def from_core(cls, event: events.HoldChanged) -> Self:
         """A change of a hold, told; what went back is told even where it lapsed."""
         held = core.Compartment.HELD
-        refunded = sum(one.amount for one in event.postings if one.source is held)
+        refunded = sum(posting.amount for posting in event.postings if posting.source is held)
         return cls.model_construct(
             hold_id=event.hold,
             state="closed" if isinstance(event, events.HoldClosed) else "open",
@@ -382,7 +382,7 @@ class HoldUpdate(WireModel):
         )
 
 
-class Charge(WireModel):
+class BookedCharge(WireModel):
     """Usage that was charged, and how the hold stands then."""
 
     id: str
@@ -401,7 +401,7 @@ class Charge(WireModel):
 
     @classmethod
     def from_core(cls, event: events.ChargeBooked) -> Self:
-        """A charge, told."""
+        """Build the response from the core's charge."""
         return cls.model_construct(
             id=event.charge,
             hold_id=event.hold,
@@ -419,18 +419,18 @@ class Charge(WireModel):
         )
 
     @classmethod
-    def nothing(cls, ask: commands.Charge | commands.BookLate) -> Self:
+    def zero(cls, command: commands.Charge | commands.BookLate) -> Self:
         """A reading that brought nothing new."""
         return cls.model_construct(
-            id=ask.charge,
-            hold_id=ask.hold,
+            id=command.charge,
+            hold_id=command.hold,
             amount_micros=0,
             spent=[],
             owed_micros=0,
             absorbed_micros=0,
             effective_at=None,
-            attempt=ask.attempt,
-            run_ms_total=ask.run_ms,
+            attempt=command.attempt,
+            run_ms_total=command.run_ms,
             late=False,
             budgets_exceeded=[],
             hold_open_micros=None,
@@ -441,17 +441,17 @@ class Charge(WireModel):
 class Settlement(HoldUpdate):
     """A hold that was settled, and its last charge if there was one."""
 
-    charge: Charge | None
+    charge: BookedCharge | None
 
     @classmethod
-    def settled(cls, happened: Happened, hold: str) -> Self:
-        """A settlement, told."""
-        closed = only(events.HoldClosed, happened, hold=hold)
-        booked = first(events.ChargeBooked, happened, hold=hold)
-        told = HoldUpdate.from_core(closed)
+    def from_events(cls, happened: Happened, hold: str) -> Self:
+        """Build the response from the core's settlement."""
+        closed = require_event(events.HoldClosed, happened, hold=hold)
+        booked = find_event(events.ChargeBooked, happened, hold=hold)
+        update = HoldUpdate.from_core(closed)
         return cls.model_construct(
-            **{name: getattr(told, name) for name in HoldUpdate.model_fields},
-            charge=None if booked is None else Charge.from_core(booked),
+            **{name: getattr(update, name) for name in HoldUpdate.model_fields},
+            charge=None if booked is None else BookedCharge.from_core(booked),
         )
 
 
@@ -467,7 +467,7 @@ class Reversal(WireModel):
 
     @classmethod
     def from_core(cls, event: events.ChargeReversed) -> Self:
-        """A reversal, told."""
+        """Build the response from the core's reversal."""
         spent = core.Compartment.SPENT
         back = [posting for posting in event.postings if posting.source is spent]
         return cls.model_construct(
@@ -492,7 +492,7 @@ class HoldQuote(WireModel):
 
     @classmethod
     def from_core(cls, quote: Quote) -> Self:
-        """A quote, told."""
+        """Build the response from the core's quote."""
         return cls(
             held_micros=quote.held,
             likely_micros=quote.likely,
@@ -526,7 +526,7 @@ class Budget(WireModel):
 
     @classmethod
     def from_core(cls, budget: core.Budget) -> Self:
-        """A budget, told."""
+        """Build the response from the core's budget."""
         return cls(
             id=budget.id,
             account_id=budget.target.account,
@@ -560,7 +560,7 @@ class PriceVersion(WireModel):
 
     @classmethod
     def from_core(cls, org: str | None, version: Any) -> Self:
-        """A price version, told."""
+        """Build the response from the core's price version."""
         return cls.model_construct(
             id=version.id,
             org_id=org,

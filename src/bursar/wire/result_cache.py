@@ -10,11 +10,11 @@ from pydantic import Field
 from bursar.wire.fields import Micros, Text, WireModel
 
 AGE_S_MAX: Final = 366 * 86_400
-FORM: Final = 1  # of the digest: another one when more or less is in it
+DIGEST_VERSION: Final = 1  # of the digest: another one when more or less is in it
 
 # What decides a result, besides the caller's key. Where in doubt a thing is among these: to run
 # once too often costs credits, to be given another's result costs more.
-DECIDES: Final = (
+DECIDING_FIELDS: Final = (
     "command",
     "env",
     "gpus",
@@ -46,25 +46,25 @@ class JobCache(WireModel):
     price_micros: Annotated[Micros | None, Field(description="of a hit")]
 
 
-class Shares(NamedTuple):
+class CacheMatch(NamedTuple):
     """How a job was submitted: whom it followed, or whose result was there; neither, if it ran."""
 
     source: str | None = None
     hit: bool = False
 
 
-ALONE: Final = Shares()
+NO_MATCH: Final = CacheMatch()
 
 
-def alike(asked: Mapping[str, Any], key: str | None) -> str:
+def digest_result_inputs(request: Mapping[str, Any], key: str | None) -> str:
     """A digest of what decides the result of a request; its form is that of `JobRequest.kept`."""
-    told = {name: _plain(name, asked.get(name)) for name in DECIDES}
-    text = json.dumps([FORM, told, key], sort_keys=True, separators=(",", ":"))
+    inputs = {name: _without_order(name, request.get(name)) for name in DECIDING_FIELDS}
+    text = json.dumps([DIGEST_VERSION, inputs, key], sort_keys=True, separators=(",", ":"))
     return sha256(text.encode()).hexdigest()
 
 
-def _plain(name: str, given: Any) -> Any:
+def _without_order(name: str, value: Any) -> Any:
     """A value without the order of what is a set."""
-    if isinstance(given, Mapping):
-        return {one: _plain(one, value) for one, value in given.items()}
-    return sorted(set(given)) if name in _SETS and isinstance(given, list) else given
+    if isinstance(value, Mapping):
+        return {key: _without_order(key, item) for key, item in value.items()}
+    return sorted(set(value)) if name in _SETS and isinstance(value, list) else value

@@ -40,7 +40,7 @@ class NodeOffer(WireModel):
     nodes_max: Annotated[int, Field(ge=0, le=NODES_MAX, description="ordered or there, at once")]
 
     def to_core(self) -> CapacityOffer:
-        """The same, for the rules."""
+        """Convert to the core's value."""
         node = Node(
             id=NodeId(self.name),
             gpu_type=self.gpu_type,
@@ -62,7 +62,7 @@ class NodeOffer(WireModel):
 
     @classmethod
     def from_core(cls, offer: CapacityOffer) -> Self:
-        """An offer of the rules, told."""
+        """Build the response from the core's offer."""
         node = offer.node
         return cls(
             name=node.id,
@@ -109,13 +109,13 @@ class ScalingRequest(WireModel):
     ] = 0
 
     @model_validator(mode="after")
-    def _names_differ(self) -> Self:
-        if len({one.name for one in self.offers}) < len(self.offers):
+    def _check_names(self) -> Self:
+        if len({offer.name for offer in self.offers}) < len(self.offers):
             raise ValueError("two offers have the same name")
         return self
 
     def to_core(self) -> Scale:
-        """The same, for the rules."""
+        """Convert to the core's value."""
         scaling = Scaling(
             keep=self.keep_seconds * SECOND,
             quiet=self.quiet_seconds * SECOND,
@@ -125,7 +125,7 @@ class ScalingRequest(WireModel):
             spare=self.spare_gpus,
         )
         return Scale(
-            offers=tuple(one.to_core() for one in self.offers),
+            offers=tuple(offer.to_core() for offer in self.offers),
             scaling=scaling,
             every=self.every_seconds * SECOND,
             patience=self.patience_seconds * SECOND,
@@ -136,7 +136,7 @@ class ScalingResponse(ScalingRequest):
     """What was decided about a pool's nodes."""
 
     has_provisioner: Annotated[
-        bool, Field(description="whether this process has somebody who provides nodes")
+        bool, Field(description="Whether this process has a provisioner, which orders nodes.")
     ]
 
     @classmethod
@@ -144,7 +144,7 @@ class ScalingResponse(ScalingRequest):
         """What is kept, told."""
         scaling = scale.scaling
         return cls(
-            offers=[NodeOffer.from_core(one) for one in scale.offers],
+            offers=[NodeOffer.from_core(offer) for offer in scale.offers],
             every_seconds=scale.every // SECOND,
             patience_seconds=scale.patience // SECOND,
             keep_seconds=scaling.keep // SECOND,
@@ -178,7 +178,7 @@ class NodeOrderResponse(WireModel):
 
     @classmethod
     def from_core(cls, order: NodeOrder, now: Instant) -> Self:
-        """An order of the rules, told."""
+        """Build the response from the core's order."""
         return cls.model_construct(
             id=order.id,
             offer=order.offer,

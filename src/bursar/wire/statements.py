@@ -32,7 +32,7 @@ class StatementLine(WireModel):
     cached_from: str | None  # the job whose result was given for it
 
 
-class Statement(WireModel):
+class StatementPage(WireModel):
     """A page of a statement: opening and lines come to the closing, in every compartment."""
 
     account_id: str

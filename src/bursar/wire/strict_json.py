@@ -22,34 +22,34 @@ def parse_json(body: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise Malformed(f"the body is not UTF-8: byte {error.start} fits nowhere") from None
     try:
-        found = _DECODER.decode(text)
+        document = _DECODER.decode(text)
     except RecursionError:
         raise Malformed("the body is nested too deeply") from None
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise Malformed(f"the body is not JSON: {error.msg.lower()} ({where})") from None
     if "\\u" in text:
-        _check_surrogates(found)
-    return found
+        _check_surrogates(document)
+    return document
 
 
-def _check_surrogates(found: Any) -> None:
+def _check_surrogates(document: Any) -> None:
     try:
-        json.dumps(found, ensure_ascii=False).encode()
+        json.dumps(document, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise Malformed("the body has half a character in it: a surrogate stands alone") from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _check_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise Malformed(f"{twice[:NAME_MOST]!r} is given twice")
-    return found
+    return members
 
 
-def _whole(digits: str) -> int:
+def _parse_int(digits: str) -> int:
     if len(digits) > DIGITS_MAX:
         raise Malformed(f"a number has {len(digits)} digits; none that is meant has more than 16")
     return int(digits)
@@ -64,8 +64,8 @@ def _no_constant(name: str) -> NoReturn:
 
 
 _DECODER: Final = json.JSONDecoder(
-    object_pairs_hook=_once,
-    parse_int=_whole,
+    object_pairs_hook=_check_names,
+    parse_int=_parse_int,
     parse_float=_no_float,
     parse_constant=_no_constant,
 )

@@ -1,8 +1,8 @@
 """Rows as CSV (RFC 4180), safe to open in a spreadsheet.
 
-A spreadsheet takes a cell that begins with one of a few characters for a formula, and runs it. A
-text may have been chosen by anybody (the name of an account, a kind of GPU), so such a text gets an
-apostrophe in front. Numbers are ours, and stay numbers.
+A spreadsheet runs a cell that begins with certain characters as a formula. Texts come from users
+(the name of an account, a GPU type), so such a text gets an apostrophe in front. Numbers come from
+the service and stay numbers.
 """
 
 import csv
@@ -20,7 +20,7 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\u
 
 
 def csv_text(rows: Iterable[Sequence[Cell]]) -> str:
-    """Rows as lines of CSV; what is missing is an empty cell."""
+    """Rows as lines of CSV; None is an empty cell."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\r\n").writerows([_safe(cell) for cell in row] for row in rows)
     return out.getvalue()

@@ -18,8 +18,8 @@ def instant_text(at: Instant) -> str | None:
     """`2026-11-15T09:30:00.000000Z`; None for what has no end."""
     if at >= NEVER:
         return None
-    told = _EPOCH + timedelta(microseconds=min(at, LATEST))
-    return told.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if told.year > 999 else told.isoformat()
+    moment = _EPOCH + timedelta(microseconds=min(at, LATEST))
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if moment.year > 999 else moment.isoformat()
 
 
 def instant_of(text: str) -> Instant:

@@ -101,21 +101,21 @@ class RecordedEvent(Protocol):
     def actor(self) -> str: ...
 
 
-def payload_of(org: str, event: RecordedEvent) -> bytes:
+def build_payload(org: str, event: RecordedEvent) -> bytes:
     """What a webhook is sent of an event: the same bytes at each try."""
     number, at, kind = event.number, event.at, event.kind
-    told = json.loads(event.body)
-    if kind == SettingSet.__name__ and told["kind"] == ALERT:
-        alert = AlertResponse.from_core(org, told["id"], Alert.from_body(told["body"]), number, at)
+    body = json.loads(event.body)
+    if kind == SettingSet.__name__ and body["kind"] == ALERT:
+        alert = AlertResponse.from_core(org, body["id"], Alert.from_body(body["body"]), number, at)
         type, data = alert.type, json.loads(alert.model_dump_json())
     else:
-        type = f"job.{told['why']}" if kind == JobStepped.__name__ else kind
-        data = event_told(org, number, at, kind, event.actor, told)
+        type = f"job.{body['why']}" if kind == JobStepped.__name__ else kind
+        data = describe_event(org, number, at, kind, event.actor, body)
     message = {"type": type, "timestamp": instant_text(at), "data": data}
     return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def event_told(
+def describe_event(
     org: str, number: int, at: Instant, kind: str, actor: str, body: Any
 ) -> dict[str, Any]:
     """An event as it stands in its stream."""

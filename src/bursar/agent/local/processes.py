@@ -28,8 +28,8 @@ from bursar.core.ids import NodeId
 from bursar.core.instant import MILLISECOND, Instant
 from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.value import replace
-from bursar.failpoints import failpoint, passed_on
-from bursar.wire.agents import complaint_about
+from bursar.failpoints import child_environment, failpoint
+from bursar.wire.agents import find_result_error
 
 LOG_BYTES_MAX: Final = 64 * 1024 * 1024
 _LOCK_FD: Final = 3  # the guard's descriptor of its lock
@@ -155,7 +155,7 @@ class LocalBackend:
         """Remove a result that the pool would refuse; the job's log has the reason."""
         if outcome["result"] is None:
             return outcome
-        complaint = complaint_about(outcome["result"])
+        complaint = find_result_error(outcome["result"])
         if complaint is None:
             return outcome
         with suppress(OSError), open(self._path(fence, "log"), "a") as log:
@@ -286,7 +286,7 @@ def _spawn_guard(folder: Path, lock: int) -> int:
         return os.posix_spawn(
             sys.executable,
             [sys.executable, "-I", "-S", "-X", "utf8", "-c", _GUARD_CODE, *arguments],
-            passed_on(),
+            child_environment(),
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, empty, 0),
                 (os.POSIX_SPAWN_DUP2, errors, 1),

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from bursar.api.call import Call
 from bursar.api.context import Caller, Service
-from bursar.api.errors import Failed, failure
+from bursar.api.errors import CallFailed, error_response
 from bursar.api.execute import execute
 from bursar.api.operation import Operation, OperationTable
 from bursar.api.operations.ledger import COMMANDS
@@ -102,14 +102,14 @@ async def _line(service: Service, caller: Caller, line: BatchLine, key: str) -> 
     try:
         operation = COMMANDS[line.operation]
         if ("{id}" in operation.path) != (line.id is not None):
-            said = "has an id" if line.id is None else "has no id"
-            raise Failed("invalid_request", f"/id: {operation.name} {said}")
+            reason = "has an id" if line.id is None else "has no id"
+            raise CallFailed("invalid_request", f"/id: {operation.name} {reason}")
         body = _body(operation, line.body)
         done = await execute(
             service, caller, operation, line.id or "", body, check_idempotency_key(key)
         )
     except Exception as error:
-        return _failed(failure(error))
+        return _failed(error_response(error))
     return {
         "status": done.status,
         "replayed": done.replayed,
@@ -130,13 +130,13 @@ def _failed(response: Response) -> dict[str, Any]:
     }
 
 
-def _body(operation: Operation, given: dict[str, Any]) -> Any:
+def _body(operation: Operation, document: dict[str, Any]) -> Any:
     adapter = operation.body_adapter
     if adapter is None:
         return None
     try:
-        return adapter.validate_python(given)
+        return adapter.validate_python(document)
     except ValidationError as error:
         first = error.errors()[0]
         where = "/" + "/".join(str(part) for part in first["loc"])
-        raise Failed("invalid_request", f"{where}: {first['msg']}") from None
+        raise CallFailed("invalid_request", f"{where}: {first['msg']}") from None

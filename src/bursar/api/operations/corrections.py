@@ -4,7 +4,7 @@ from starlette.responses import Response
 
 from bursar.api.call import Call
 from bursar.api.context import Service, unknown
-from bursar.api.errors import Failed, Refused
+from bursar.api.errors import CallFailed, CallRefused
 from bursar.api.execute import command_result, submit
 from bursar.api.operation import OperationTable
 from bursar.core.ids import HoldId
@@ -44,25 +44,25 @@ async def correct(call: Call, id: Id, body: EndCorrectionRequest) -> Response:
     service, caller = call.service, call.caller
     key = call.idempotency_key()
     org = await service.org_of(caller, "jobs", id)
-    await _check_over(service, org, id, body.attempt)
-    said = CorrectEnd(
+    await _check_finished(service, org, id, body.attempt)
+    command = CorrectEnd(
         hold=HoldId(id), attempt=body.attempt, end_class=body.end_class, reason=body.reason
     )
-    answer = await submit(service, correction_request(org, key, said, caller.id))
-    service.posted(org)
-    told = EndCorrectionResponse(id=id, attempt=body.attempt, end_class=body.end_class.value)
-    return command_result(org, answer, 202, lambda _: told).response()
+    answer = await submit(service, correction_request(org, key, command, caller.id))
+    service.deliver_messages(org)
+    correction = EndCorrectionResponse(id=id, attempt=body.attempt, end_class=body.end_class.value)
+    return command_result(org, answer, 202, lambda _: correction).response()
 
 
-async def _check_over(service: Service, org: str, id: str, attempt: int) -> None:
+async def _check_finished(service: Service, org: str, id: str, attempt: int) -> None:
     """Refuse what is not over; what is over stays so. Attempts are known from their starts on."""
     job = (await service.read(lambda reader: Looking(reader).job(org, id))).value
     if job is None:
         raise unknown("jobs", id)
     if job.ended_at is None:
-        raise Failed(
+        raise CallFailed(
             "job_not_finished", "the ends of its attempts can be corrected once it is over"
         )
     if attempt > job.attempt:
         figures = {"hold": id, "attempt": attempt, "attempts": job.attempt}
-        raise Refused(Refusal(Code.ATTEMPT_UNKNOWN, figures))
+        raise CallRefused(Refusal(Code.ATTEMPT_UNKNOWN, figures))

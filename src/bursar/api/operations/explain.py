@@ -10,7 +10,7 @@ from bursar.api.call import Call
 from bursar.api.context import Service, unknown
 from bursar.api.execute import to_json
 from bursar.api.operation import OperationTable
-from bursar.api.operations.pools import kept_pool
+from bursar.api.operations.pools import find_pool
 from bursar.core.dispatch.job_lifecycle import OVER, State
 from bursar.core.dispatch.state import name_of
 from bursar.core.ids import JobId
@@ -42,7 +42,7 @@ operations = OperationTable("Jobs")
 
 async def scheduler_of(service: Service, pool: str) -> PoolLeader:
     """The leader or standby of a pool in this process; its cluster answers questions."""
-    keeper = await kept_pool(service, pool)
+    keeper = await find_pool(service, pool)
     assert service.pools is not None
     return service.pools.explaining(keeper.id)
 

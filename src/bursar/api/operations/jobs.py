@@ -12,11 +12,19 @@ from starlette.responses import Response, StreamingResponse
 
 from bursar.api.call import Call
 from bursar.api.context import Caller, Service, unknown
-from bursar.api.errors import Failed, InvalidCommand, problem_response
+from bursar.api.errors import CallFailed, InvalidCommand, problem_response
 from bursar.api.event_stream import MEDIA_TYPE, event_text
 from bursar.api.execute import command_result, submit, to_json
 from bursar.api.operation import OperationTable
-from bursar.api.pages import After, Limit, OrgId, Paginated, read_response
+from bursar.api.pages import (
+    After,
+    Limit,
+    OrgId,
+    Paginated,
+    json_response,
+    list_response,
+    read_response,
+)
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND
 from bursar.core.ledger.commands import Reserve
@@ -51,18 +59,18 @@ from bursar.wire.arrays import JobArray
 from bursar.wire.fields import Id, IdFactory
 from bursar.wire.problems import problem_from_refusal
 from bursar.wire.requests import EmptyBody
-from bursar.wire.responses import HoldUpdate, Rate, only
-from bursar.wire.result_cache import ALONE, JobCache, Shares
+from bursar.wire.responses import HoldUpdate, Rate, require_event
+from bursar.wire.result_cache import NO_MATCH, CacheMatch, JobCache
 
 operations = OperationTable("Jobs")
 Standings: TypeAlias = Mapping[JobId, Standing]
 NO_ARRAYS: Final[Standings] = MappingProxyType({})
-PAGE: Final = 100  # steps that a stream reads at once
-_PLACE: Final = re.compile(r"([0-9]{1,18})\.([0-9a-f-]{36})")
+STEPS_PER_READ: Final = 100  # steps that a stream reads at once
+_AFTER: Final = re.compile(r"([0-9]{1,18})\.([0-9a-f-]{36})")
 _LABEL: Final = r"^[^=\x00]{1,255}(=[^\x00]{1,255})?$"  # nothing that no label can have
 
 # What a caller calls what the rules compare; the rest is in the digest of the whole request.
-_CALLED: Final = {
+_FIELD_NAMES: Final = {
     "hold": "id",
     "account": "account_id",
     "user": "user_id",
@@ -114,10 +122,10 @@ async def submit_job(call: Call, body: wire.JobRequest) -> Response:
     service, caller = call.service, call.caller
     key = call.idempotency_key()
     org = await service.org_of(caller, "accounts", body.account_id)
-    making = IdFactory(org, key, int(time.time() * 1_000))
+    ids = IdFactory(org, key, int(time.time() * 1_000))
     try:
         asked_by = caller.id if caller.key.capped else None
-        reserve = body.to_command(making, caller.key.user or org_user(org), asked_by)
+        reserve = body.to_command(ids, caller.key.user or org_user(org), asked_by)
         spec = body.spec()
     except (ValueError, TypeError) as error:
         raise InvalidCommand(str(error)) from error
@@ -138,48 +146,50 @@ async def submit_job(call: Call, body: wire.JobRequest) -> Response:
         ),
     )
     if body.dry_run:
-        return await _quoted(call, service, org, body, reserve, admission)
+        return await _quote(call, service, org, body, reserve, admission)
     submission = Submission(
         admission.pool,
         reserve,
         spec,
         body.run_ms,
-        json.dumps(body.kept, ensure_ascii=False, separators=(",", ":")),
+        json.dumps(body.stored_form, ensure_ascii=False, separators=(",", ":")),
         json.dumps(body.labels, ensure_ascii=False, separators=(",", ":")),
         body.max_cost_micros,
         body.hold == "rolling",
-        await service.read(lambda one: quotas_of(one, org, reserve.account, reserve.user)),
+        await service.read(lambda reader: quotas_of(reader, org, reserve.account, reserve.user)),
         routes=admission.options,
         sharing=_sharing(body),
     )
-    answer = await submit(service, submission_request(org, key, submission, making.made, caller.id))
-    service.posted(org)
+    answer = await submit(
+        service, submission_request(org, key, submission, ids.generated_fields, caller.id)
+    )
+    service.deliver_messages(org)
     if isinstance(answer.outcome, Refusal) and answer.outcome.code is Code.KEY_REUSED:
-        return await _reused(service, org, key, body, answer)
+        return await _key_reused(service, org, key, body, answer)
     shares = await _shares(service, org, body, answer)
     return command_result(
         org,
         answer,
         202,
         lambda happened: wire.SubmittedJob.from_core(
-            only(HoldOpened, happened, hold=_hold_of(answer)), shares
+            require_event(HoldOpened, happened, hold=_hold_of(answer)), shares
         ),
     ).response()
 
 
 def _sharing(body: wire.JobRequest) -> Sharing | None:
     """How a job shares its result, if it does."""
-    if body.cache is None or body.alike is None:
+    if body.cache is None or body.result_digest is None:
         return None
-    return Sharing(body.alike, body.cache.max_age_seconds * SECOND)
+    return Sharing(body.result_digest, body.cache.max_age_seconds * SECOND)
 
 
-async def _shares(service: Service, org: str, body: wire.JobRequest, answer: Answer) -> Shares:
+async def _shares(service: Service, org: str, body: wire.JobRequest, answer: Answer) -> CacheMatch:
     """Whom a job that was submitted has met: the same whenever it is asked."""
     if body.cache is None or isinstance(answer.outcome, Refusal):
-        return ALONE
+        return NO_MATCH
     job = _hold_of(answer)
-    return Shares(*await service.read(lambda reader: shared(reader, org, job)))
+    return CacheMatch(*await service.read(lambda reader: shared(reader, org, job)))
 
 
 def _hold_of(answer: Answer) -> str:
@@ -190,31 +200,31 @@ def _hold_of(answer: Answer) -> str:
 async def _admit(service: Service, call: AdmissionRequest) -> AdmissionResult:
     """The pool that a job goes to; the call ends with a problem if the job is refused."""
     if service.admission is None:
-        raise Failed("no_pool", "this process serves no pools")
+        raise CallFailed("no_pool", "this process serves no pools")
     try:
         return await service.admission.admit(call)
     except AdmissionRefused as refusal:
         raise _problem_of(refusal) from refusal
 
 
-def _problem_of(refusal: AdmissionRefused) -> Failed:
+def _problem_of(refusal: AdmissionRefused) -> CallFailed:
     """A refusal of admission as a problem, with its Retry-After header."""
     again_s = refusal.retry_after_s
     headers = None if again_s is None else {"Retry-After": str(again_s)}
     if refusal.figures is None:
-        return Failed(refusal.code, refusal.detail, headers)
-    return Failed(refusal.code, refusal.detail, headers, figures=refusal.figures)
+        return CallFailed(refusal.code, refusal.detail, headers)
+    return CallFailed(refusal.code, refusal.detail, headers, figures=refusal.figures)
 
 
-def _place_of(admission: AdmissionResult) -> wire.QuotedPlace:
+def _place_of(admission: AdmissionResult) -> wire.QuotedPool:
     """Where a job would wait, for a quote."""
     problem = None if admission.refusal is None else _problem_of(admission.refusal).body
     start = admission.start
     when = (None, None) if start is None else (start.earliest, start.latest)
-    return wire.QuotedPlace(admission.pool, admission.why, admission.wait_s, problem, *when)
+    return wire.QuotedPool(admission.pool, admission.why, admission.wait_s, problem, *when)
 
 
-async def _quoted(
+async def _quote(
     call: Call,
     service: Service,
     org: str,
@@ -227,29 +237,29 @@ async def _quoted(
     fewer = served(reserve, admission.options)
 
     def quoted(reader: Connection) -> Seen[Quote]:
-        found = Money(reader).quote(org, reserve, likely_ms)
-        if fewer is None or any(kind in fewer.context.gpu_types for kind, _ in found.value.rates):
-            return found
+        seen = Money(reader).quote(org, reserve, likely_ms)
+        if fewer is None or any(kind in fewer.context.gpu_types for kind, _ in seen.value.rates):
+            return seen
         return Money(reader).quote(org, fewer, likely_ms)
 
     seen = await service.read(quoted)
-    cache = await _cache_quoted(service, org, body, seen.value.held)
+    cache = await _quote_cache(service, org, body, seen.value.held)
     quote = wire.JobQuote.from_core(seen.value, body, _place_of(admission), cache)
     return read_response(call, org, seen.number, to_json(quote))
 
 
-async def _cache_quoted(
+async def _quote_cache(
     service: Service, org: str, body: wire.JobRequest, held: int
 ) -> JobCache | None:
     """What the cache would do for a job."""
     sharing = _sharing(body)
     if sharing is None:
         return None
-    found = await service.read(lambda reader: quoted_now(reader, org, sharing, held))
-    return JobCache(outcome=found.outcome, job_id=found.source, price_micros=found.price)
+    quoted = await service.read(lambda reader: quoted_now(reader, org, sharing, held))
+    return JobCache(outcome=quoted.outcome, job_id=quoted.source, price_micros=quoted.price)
 
 
-async def _reused(
+async def _key_reused(
     service: Service, org: str, key: str, body: wire.JobRequest, answer: Answer
 ) -> Response:
     """That a key stands for another request, and which field of the job differs."""
@@ -257,11 +267,11 @@ async def _reused(
     first = await service.read(lambda reader: first_asked(reader, org, key))
     field = "operation"
     if isinstance(first, Reserve) and first.about is not None:
-        field = _CALLED.get(answer.outcome.figures["field"], "command")
+        field = _FIELD_NAMES.get(answer.outcome.figures["field"], "command")
         if field != "id":
             field = wire.first_difference(first.about, body.digest) or field
-    told = problem_from_refusal(Refusal(Code.KEY_REUSED, {"key": key, "field": field}))
-    return problem_response(told, {"Bursar-Event": f"{org}:{answer.number}"})
+    document = problem_from_refusal(Refusal(Code.KEY_REUSED, {"key": key, "field": field}))
+    return problem_response(document, {"Bursar-Event": f"{org}:{answer.number}"})
 
 
 # Looking
@@ -275,7 +285,7 @@ async def _reused(
     scope=Scope.READ,
     problems=("job_unknown",),
 )
-async def job(call: Call, id: Id) -> Response:
+async def get_job(call: Call, id: Id) -> Response:
     """Return a job: its state, what it has spent and what it holds."""
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
@@ -283,12 +293,12 @@ async def job(call: Call, id: Id) -> Response:
     if seen.value is None:
         raise unknown("jobs", id)
     stands = await _standings(service, org, [seen.value])
-    return read_response(call, org, seen.number, to_json(_job(seen.value, stands)))
+    return read_response(call, org, seen.number, to_json(_render_job(seen.value, stands)))
 
 
 async def _standings(service: Service, org: str, jobs: Sequence[Shown]) -> Standings:
     """How the elements stand of those jobs that are arrays."""
-    arrays = [one.job for one in jobs if one.elements is not None]
+    arrays = [job.job for job in jobs if job.elements is not None]
     if not arrays:
         return {}
     seen = await service.read(lambda reader: Looking(reader).standings(org, arrays))
@@ -303,7 +313,7 @@ async def _standings(service: Service, org: str, jobs: Sequence[Shown]) -> Stand
     scope=Scope.READ,
     problems=("job_unknown",),
 )
-async def elements(
+async def list_elements(
     call: Call,
     id: Id,
     state: wire.State | None = None,
@@ -316,9 +326,8 @@ async def elements(
     if await service.read(lambda reader: Looking(reader).glance(org, id)) is None:
         raise unknown("jobs", id)
     seen = await service.read(lambda reader: Looking(reader).elements(org, id, state, after, limit))
-    items = [json.loads(to_json(_job(one))) for one in seen.value.things]
-    told = json.dumps({"items": items, "next": seen.value.next}, separators=(",", ":"))
-    return read_response(call, org, seen.number, told.encode())
+    items = [_render_job(element) for element in seen.value.things]
+    return list_response(call, org, seen.number, items, seen.value.next)
 
 
 @operations.get(
@@ -328,7 +337,7 @@ async def elements(
     response=Paginated[wire.Job],
     scope=Scope.READ,
 )
-async def jobs(
+async def list_jobs(
     call: Call,
     org_id: OrgId = None,
     state: wire.State | None = None,
@@ -349,73 +358,72 @@ async def jobs(
         org = await service.org_of(caller, "accounts", account_id)
     name, _, value = (label or "").partition("=")
     wanted = Wanted(state, account_id, user_id, name or None, value or None, unfinished)
-    place = _place(after)
+    place = _parse_after(after)
     seen = await service.read(lambda reader: Looking(reader).page(org, wanted, place, limit))
     stands = await _standings(service, org, seen.value.things)
-    items = [json.loads(to_json(_job(one, stands))) for one in seen.value.things]
-    told = json.dumps({"items": items, "next": seen.value.next}, separators=(",", ":"))
-    return read_response(call, org, seen.number, told.encode())
+    items = [_render_job(job, stands) for job in seen.value.things]
+    return list_response(call, org, seen.number, items, seen.value.next)
 
 
-def _place(after: str) -> tuple[int, str]:
-    found = _PLACE.fullmatch(after)
-    if after and found is None:
-        raise Failed("invalid_request", "after: it is `next` of the page before")
-    return FROM_THE_NEWEST if found is None else (int(found[1]), found[2])
+def _parse_after(after: str) -> tuple[int, str]:
+    match = _AFTER.fullmatch(after)
+    if after and match is None:
+        raise CallFailed("invalid_request", "after: it is `next` of the page before")
+    return FROM_THE_NEWEST if match is None else (int(match[1]), match[2])
 
 
-def _array(stands: Standing | None) -> JobArray | None:
+def _render_array(stands: Standing | None) -> JobArray | None:
     """How the elements of an array stand, told."""
     if stands is None:
         return None
-    told = stands._asdict()
-    del told["job"]
-    elements, begun = told.pop("elements"), told.pop("begun")
-    return JobArray(count=elements, not_submitted=elements - begun, **told)
+    counts = stands._asdict()
+    del counts["job"]
+    elements, begun = counts.pop("elements"), counts.pop("begun")
+    return JobArray(count=elements, not_submitted=elements - begun, **counts)
 
 
-def _job(one: Shown, stands: Standings = NO_ARRAYS) -> wire.Job:
+def _render_job(job: Shown, stands: Standings = NO_ARRAYS) -> wire.Job:
     """A job, told; what is in its environment may be secret, and is not."""
-    asked = json.loads(one.asked or "{}")
+    request = json.loads(job.asked or "{}")
     return wire.Job.model_construct(
-        id=one.job,
-        account_id=one.account,
-        user_id=one.user,
-        pool=one.pool,
-        state=one.state,
-        why=one.why,
-        follows=one.follows,
-        cached_from=one.cached_from,
-        cancelling=one.withdrawn and one.ended_at is None,
-        attempt=one.attempt,
-        gpu_type=one.gpu_type,
-        submitted_at=one.submitted_at,
-        started_at=one.started_at,
-        ended_at=one.ended_at,
-        end_class=one.end_class,
-        exit_code=one.exit_code,
-        spent_micros=one.spent,
-        held_micros=one.held,
-        owed_micros=one.owed,
-        max_cost_micros=one.max_cost,
-        hold="rolling" if one.rolling else "full",
-        hold_expires_at=one.expires_at,
+        id=job.job,
+        account_id=job.account,
+        user_id=job.user,
+        pool=job.pool,
+        state=job.state,
+        why=job.why,
+        follows=job.follows,
+        cached_from=job.cached_from,
+        cancelling=job.withdrawn and job.ended_at is None,
+        attempt=job.attempt,
+        gpu_type=job.gpu_type,
+        submitted_at=job.submitted_at,
+        started_at=job.started_at,
+        ended_at=job.ended_at,
+        end_class=job.end_class,
+        exit_code=job.exit_code,
+        spent_micros=job.spent,
+        held_micros=job.held,
+        owed_micros=job.owed,
+        max_cost_micros=job.max_cost,
+        hold="rolling" if job.rolling else "full",
+        hold_expires_at=job.expires_at,
         rates=[
             Rate(gpu_type=gpu_type, micros_per_gpu_hour=rate)
-            for gpu_type, rate in json.loads(one.rates)
+            for gpu_type, rate in json.loads(job.rates)
         ],
-        max_run_seconds=asked.get("max_run_seconds"),
-        command=asked.get("command", []),
-        gpus=asked.get("gpus"),
-        labels=asked.get("labels", {}),
-        env_names=sorted(asked.get("env", {})),
-        priority_class=asked.get("priority_class", 0),
-        preemptible=asked.get("preemptible", True),
-        cache=asked.get("cache"),
-        array=_array(stands.get(one.job)),
-        array_id=one.array,
-        array_index=one.place,
-        steps=one.steps,
+        max_run_seconds=request.get("max_run_seconds"),
+        command=request.get("command", []),
+        gpus=request.get("gpus"),
+        labels=request.get("labels", {}),
+        env_names=sorted(request.get("env", {})),
+        priority_class=request.get("priority_class", 0),
+        preemptible=request.get("preemptible", True),
+        cache=request.get("cache"),
+        array=_render_array(stands.get(job.job)),
+        array_id=job.array,
+        array_index=job.place,
+        steps=job.steps,
     )
 
 
@@ -426,7 +434,7 @@ def _job(one: Shown, stands: Standings = NO_ARRAYS) -> wire.Job:
     response=Paginated[wire.CostlyJob],
     scope=Scope.READ,
 )
-async def top(
+async def list_top_jobs(
     call: Call,
     org_id: OrgId = None,
     by: Literal["spent", "held", "burn"] = "spent",
@@ -437,19 +445,18 @@ async def top(
     org = await service.whole_org(caller, org_id)
     seen = await service.read(lambda reader: Looking(reader).top(org, by, limit))
     items = [
-        {
-            "id": one.job,
-            "account_id": one.account,
-            "user_id": one.user,
-            "state": one.state,
-            "spent_micros": one.spent,
-            "held_micros": one.held,
-            "micros_per_hour": one.burn,
-        }
-        for one in seen.value
+        wire.CostlyJob.model_construct(
+            id=job.job,
+            account_id=job.account,
+            user_id=job.user,
+            state=job.state,
+            spent_micros=job.spent,
+            held_micros=job.held,
+            micros_per_hour=job.burn,
+        )
+        for job in seen.value
     ]
-    told = json.dumps({"items": items, "next": None}, separators=(",", ":"))
-    return read_response(call, org, seen.number, told.encode())
+    return list_response(call, org, seen.number, items)
 
 
 @operations.get(
@@ -460,25 +467,25 @@ async def top(
     scope=Scope.READ,
     problems=("job_unknown", "job_not_finished"),
 )
-async def result(call: Call, id: Id) -> Response:
+async def get_result(call: Call, id: Id) -> Response:
     """Return the exit code and the manifest of a finished job."""
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
     seen = await service.read(lambda reader: Looking(reader).result(org, id))
-    found = seen.value
-    if found is None:
+    row = seen.value
+    if row is None:
         raise unknown("jobs", id)
-    if found.ended_at is None:
-        raise Failed("job_not_finished", f"the job is {found.state}")
-    told = wire.JobResult.model_construct(
+    if row.ended_at is None:
+        raise CallFailed("job_not_finished", f"the job is {row.state}")
+    document = wire.JobResult.model_construct(
         job_id=id,
-        state=found.state,
-        ended_at=found.ended_at,
-        exit_code=found.exit_code,
-        cached_from=found.cached_from,
-        manifest=wire.Manifest(found.text).value,
+        state=row.state,
+        ended_at=row.ended_at,
+        exit_code=row.exit_code,
+        cached_from=row.cached_from,
+        manifest=wire.Manifest(row.text).value,
     )
-    return read_response(call, org, seen.number, to_json(told))
+    return read_response(call, org, seen.number, to_json(document))
 
 
 @operations.get(
@@ -489,7 +496,7 @@ async def result(call: Call, id: Id) -> Response:
     scope=Scope.READ,
     problems=("job_unknown",),
 )
-async def routes(call: Call, id: Id) -> Response:
+async def list_routes(call: Call, id: Id) -> Response:
     """Return the pools that the service sent the job to, and why. A job that names its pool has
     none.
     """
@@ -498,14 +505,12 @@ async def routes(call: Call, id: Id) -> Response:
     if await service.read(lambda reader: Looking(reader).glance(org, id)) is None:
         raise unknown("jobs", id)
     seen = await service.read(lambda reader: Looking(reader).routes(org, id))
-    items = [json.loads(to_json(_route(one))) for one in seen.value]
-    told = json.dumps({"items": items, "next": None}, separators=(",", ":"))
-    return read_response(call, org, seen.number, told.encode())
+    return list_response(call, org, seen.number, [_render_route(route) for route in seen.value])
 
 
-def _route(one: Route) -> wire.JobRoute:
+def _render_route(route: Route) -> wire.JobRoute:
     return wire.JobRoute.model_construct(
-        number=one.n, pool=one.pool, at=one.at, arrived_at=one.arrived_at, reason=one.why
+        number=route.n, pool=route.pool, at=route.at, arrived_at=route.arrived_at, reason=route.why
     )
 
 
@@ -522,7 +527,7 @@ def _route(one: Route) -> wire.JobRoute:
     scope=Scope.READ,
     problems=("job_unknown",),
 )
-async def steps(
+async def list_steps(
     call: Call,
     id: Id,
     after: Annotated[int, Field(ge=0, le=2**62)] = 0,
@@ -539,14 +544,13 @@ async def steps(
     if MEDIA_TYPE in call.header("accept", ""):
         return _stream(service, org, id, now, _last_seen(call, after))
     seen = await service.read(lambda reader: Looking(reader).steps(org, id, after, limit))
-    items = [json.loads(to_json(_step(one))) for one in seen.value.things]
-    told = json.dumps({"items": items, "next": seen.value.next}, separators=(",", ":"))
-    return read_response(call, org, seen.number, told.encode())
+    items = [_render_step(step) for step in seen.value.things]
+    return list_response(call, org, seen.number, items, seen.value.next)
 
 
 def _last_seen(call: Call, after: int) -> int:
-    given = call.header("last-event-id", "")
-    return int(given) if re.fullmatch(r"[0-9]{1,18}", given, re.ASCII) else after
+    text = call.header("last-event-id", "")
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text, re.ASCII) else after
 
 
 def _stream(service: Service, org: str, id: str, now: Glance, last: int) -> Response:
@@ -564,7 +568,7 @@ def _stream(service: Service, org: str, id: str, now: Glance, last: int) -> Resp
 async def _events(service: Service, org: str, id: str, last: int) -> AsyncIterator[str]:
     """Each step once, in order; what was spent and is held whenever that has changed."""
     with service.streams.counted(org):
-        told: tuple[int, int] | None = None
+        last_amounts: tuple[int, int] | None = None
         yield "retry: 1000\n\n"
         async for sign in service.streams.ticks():
             now = await service.read(lambda reader: Looking(reader).glance(org, id))
@@ -572,13 +576,13 @@ async def _events(service: Service, org: str, id: str, last: int) -> AsyncIterat
             while last < now.steps:
                 after = last
                 page = await service.read(
-                    lambda reader: Looking(reader).steps(org, id, after, PAGE)  # noqa: B023
+                    lambda reader: Looking(reader).steps(org, id, after, STEPS_PER_READ)  # noqa: B023
                 )
-                for one in page.value.things:
-                    last = one.n
-                    yield event_text("step", _step(one).model_dump_json(), one.n)
-            if told != (now.spent, now.held):
-                told = now.spent, now.held
+                for step in page.value.things:
+                    last = step.n
+                    yield event_text("step", _render_step(step).model_dump_json(), step.n)
+            if last_amounts != (now.spent, now.held):
+                last_amounts = now.spent, now.held
                 spent = wire.JobSpent(spent_micros=now.spent, held_micros=now.held)
                 yield event_text("spent", spent.model_dump_json())
             elif sign:
@@ -587,26 +591,26 @@ async def _events(service: Service, org: str, id: str, last: int) -> AsyncIterat
                 return
 
 
-def _step(one: Step) -> wire.JobStep:
+def _render_step(step: Step) -> wire.JobStep:
     return wire.JobStep.model_construct(
-        number=one.n,
-        at=one.at,
-        state=one.state,
-        why=one.why,
-        attempt=one.attempt,
-        gpu_type=one.gpu_type,
-        exit_code=one.exit_code,
-        spent_micros=one.spent,
-        held_micros=one.held,
-        other_job_id=one.other,
-        end_class=one.end_class,
+        number=step.n,
+        at=step.at,
+        state=step.state,
+        why=step.why,
+        attempt=step.attempt,
+        gpu_type=step.gpu_type,
+        exit_code=step.exit_code,
+        spent_micros=step.spent,
+        held_micros=step.held,
+        other_job_id=step.other,
+        end_class=step.end_class,
     )
 
 
 # Changing
 
 
-async def _own(service: Service, caller: Caller, id: str) -> str:
+async def _org_of_own_job(service: Service, caller: Caller, id: str) -> str:
     """The org of a job that a caller may change; a key with a cap may only its own."""
     org = await service.org_of(caller, "jobs", id)
     seen = await service.read(lambda reader: Listing(reader).one(org, "holds", id))
@@ -635,16 +639,19 @@ async def _own(service: Service, caller: Caller, id: str) -> str:
         "max_cost_exceeded",
     ),
 )
-async def extend(call: Call, id: Id, body: wire.JobExtensionRequest) -> Response:
+async def extend_job(call: Call, id: Id, body: wire.JobExtensionRequest) -> Response:
     """Reserve more credits for a job. A job that is out of credits can run again."""
     service, caller = call.service, call.caller
     key = call.idempotency_key()
-    org = await _own(service, caller, id)
+    org = await _org_of_own_job(service, caller, id)
     ask = extension_request(org, key, JobId(id), body.amount_micros, actor=caller.id)
     answer = await submit(service, ask)
-    service.posted(org)
+    service.deliver_messages(org)
     return command_result(
-        org, answer, 200, lambda now: HoldUpdate.from_core(only(HoldExtended, now, hold=id))
+        org,
+        answer,
+        200,
+        lambda now: HoldUpdate.from_core(require_event(HoldExtended, now, hold=id)),
     ).response()
 
 
@@ -659,11 +666,11 @@ async def extend(call: Call, id: Id, body: wire.JobExtensionRequest) -> Response
     example={},
     problems=("job_unknown",),
 )
-async def cancel(call: Call, id: Id, body: EmptyBody | None = None) -> Response:
+async def cancel_job(call: Call, id: Id, body: EmptyBody | None = None) -> Response:
     """Cancel a job. A running job is asked to stop. Cancelling it again changes nothing."""
     service, caller = call.service, call.caller
     key = call.idempotency_key()
-    org = await _own(service, caller, id)
+    org = await _org_of_own_job(service, caller, id)
 
     def withdraw(connection: Connection) -> Answer:
         jobs = Jobs(connection, through(service.ledger))
@@ -675,11 +682,11 @@ async def cancel(call: Call, id: Id, body: EmptyBody | None = None) -> Response:
         raise unknown("jobs", id) from None
     if isinstance(answer.outcome, Refusal) and answer.outcome.code is Code.KEY_REUSED:
         return command_result(org, answer, 202, lambda _: EmptyBody()).response()
-    service.posted(org)
-    told = wire.JobCancellation(id=id, cancelling=not _was_over(answer))
-    return Response(to_json(told), 202, media_type="application/json")
+    service.deliver_messages(org)
+    cancellation = wire.JobCancellation(id=id, cancelling=not _was_finished(answer))
+    return json_response(cancellation, 202)
 
 
-def _was_over(answer: Answer) -> bool:
+def _was_finished(answer: Answer) -> bool:
     """Whether a job was over when it was asked to end: that stands with the key, and stays so."""
     return isinstance(answer.outcome, Refusal) and answer.outcome.code is Code.HOLD_CLOSED

@@ -22,7 +22,7 @@ from bursar.core.ledger import commands, events
 from bursar.service.keys import DEPLOYMENT, Scope
 from bursar.wire import requests, responses
 from bursar.wire.fields import Id, WireModel
-from bursar.wire.responses import Happened, first, only
+from bursar.wire.responses import Happened, find_event, require_event
 
 operations = OperationTable("Ledger")
 _ID: Final[TypeAdapter[str]] = TypeAdapter(Id)
@@ -75,27 +75,29 @@ def _add(
 
 def _render_grant(org: str, command: Any, happened: Happened) -> WireModel:
     if isinstance(command, commands.StartRecurrence):
-        started = only(events.RecurrenceStarted, happened)
+        started = require_event(events.RecurrenceStarted, happened)
         return responses.Recurrence.from_core(started.recurrence)
-    return responses.Grant.from_core(only(events.GrantIssued, happened).terms)
+    return responses.Grant.from_core(require_event(events.GrantIssued, happened).terms)
 
 
 def _render_charge(org: str, command: Any, happened: Happened) -> WireModel:
-    booked = first(events.ChargeBooked, happened, charge=command.charge)
+    booked = find_event(events.ChargeBooked, happened, charge=command.charge)
     return (
-        responses.Charge.nothing(command) if booked is None else responses.Charge.from_core(booked)
+        responses.BookedCharge.zero(command)
+        if booked is None
+        else responses.BookedCharge.from_core(booked)
     )
 
 
 def _render_hold(kind: type[events.HoldChanged]) -> Callable[[str, Any, Happened], WireModel]:
     return lambda org, command, happened: responses.HoldUpdate.from_core(
-        only(kind, happened, hold=command.hold)
+        require_event(kind, happened, hold=command.hold)
     )
 
 
 def _render_revocation(org: str, command: Any, happened: Happened) -> WireModel:
     return responses.GrantRevocation.from_core(
-        only(events.GrantRevoked, happened, grant=command.grant)
+        require_event(events.GrantRevoked, happened, grant=command.grant)
     )
 
 
@@ -124,8 +126,8 @@ _add(
     spec=CommandSpec(
         subjects=(("accounts", "account_id"),),
         build=lambda it: it.body.to_command(it.ids, it.user, it.capped_key),
-        render=lambda _, command, happened: responses.Hold.opened(
-            only(events.HoldOpened, happened, hold=command.hold)
+        render=lambda _, command, happened: responses.Hold.from_event(
+            require_event(events.HoldOpened, happened, hold=command.hold)
         ),
     ),
 )
@@ -136,7 +138,7 @@ _add(
     scope=Scope.SPEND,
     tag="Holds",
     body=requests.ChargeRequest,
-    response=responses.Charge,
+    response=responses.BookedCharge,
     summary="Charge a hold",
     description="Charge usage to a hold: an amount, or the run time of an attempt so far. With "
     "`effective_at`, late usage is booked, even on a closed hold.",
@@ -197,7 +199,9 @@ _add(
     spec=CommandSpec(
         subjects=(("holds", "id"),),
         build=lambda it: it.body.to_command(it.id, it.ids),
-        render=lambda _, command, happened: responses.Settlement.settled(happened, command.hold),
+        render=lambda _, command, happened: responses.Settlement.from_events(
+            happened, command.hold
+        ),
     ),
 )
 
@@ -256,7 +260,7 @@ _add(
         subjects=(("accounts", "parent_id"),),
         build=lambda it: it.body.to_command(it.ids),
         render=lambda org, _, happened: responses.Account.from_core(
-            org, only(events.AccountAdded, happened).account
+            org, require_event(events.AccountAdded, happened).account
         ),
     ),
 )
@@ -277,7 +281,7 @@ _add(
         subjects=((ORG, "org_id"),),
         build=lambda it: it.body.to_command(it.ids),
         render=lambda org, _, happened: responses.User(
-            id=only(events.UserAdded, happened).user, org_id=org
+            id=require_event(events.UserAdded, happened).user, org_id=org
         ),
     ),
 )
@@ -436,7 +440,7 @@ _add(
         subjects=(("grants", "grant_id"), ("accounts", "account_id")),
         build=lambda it: it.body.to_command(it.ids),
         render=lambda _, __, happened: responses.Grant.from_core(
-            only(events.CreditsMoved, happened).terms
+            require_event(events.CreditsMoved, happened).terms
         ),
     ),
 )
@@ -457,7 +461,7 @@ _add(
         subjects=(("charges", "id"),),
         build=lambda it: it.body.to_command(it.id),
         render=lambda _, command, happened: responses.Reversal.from_core(
-            only(events.ChargeReversed, happened, charge=command.charge)
+            require_event(events.ChargeReversed, happened, charge=command.charge)
         ),
     ),
 )
@@ -478,7 +482,7 @@ _add(
         subjects=(("accounts", "account_id"),),
         build=lambda it: it.body.to_command(it.ids),
         render=lambda _, command, happened: responses.Debt.from_core(
-            only(events.DebtBooked, happened).debt
+            require_event(events.DebtBooked, happened).debt
         ),
     ),
 )
@@ -500,7 +504,7 @@ _add(
         build=lambda it: it.body.to_command(it.id),
         render=lambda _, command, happened: responses.DebtAbsorption(
             debt_id=command.debt,
-            absorbed_micros=only(events.DebtAbsorbed, happened, debt=command.debt).amount,
+            absorbed_micros=require_event(events.DebtAbsorbed, happened, debt=command.debt).amount,
         ),
     ),
 )
@@ -526,7 +530,7 @@ _add(
         subjects=(("accounts", "account_id"), ("users", "user_id")),
         build=lambda it: it.body.to_command(it.ids),
         render=lambda _, command, happened: responses.Budget.from_core(
-            only(events.BudgetSet, happened).budget
+            require_event(events.BudgetSet, happened).budget
         ),
     ),
 )
@@ -567,9 +571,9 @@ _add(
         subjects=((PRICE_BOOK, "org_id"),),
         build=lambda it: it.body.to_command(it.ids),
         render=lambda org, _, happened: responses.PriceVersion.from_core(
-            None if org == DEPLOYMENT else org, only(events.PriceSet, happened).version
+            None if org == DEPLOYMENT else org, require_event(events.PriceSet, happened).version
         ),
     ),
 )
 
-COMMANDS: Final[Mapping[str, Operation]] = {one.name: one for one in operations}
+COMMANDS: Final[Mapping[str, Operation]] = {operation.name: operation for operation in operations}

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from bursar.api.call import Call
 from bursar.api.context import unknown
-from bursar.api.errors import Failed, InvalidCommand, Refused
+from bursar.api.errors import CallFailed, CallRefused, InvalidCommand
 from bursar.api.execute import to_json
 from bursar.api.operation import NameInUrl, OperationTable
 from bursar.api.pages import After, Limit, OrgId, Paginated, page_response, read_response
@@ -46,7 +46,7 @@ class TopList(Paginated[responses.TopEntry]):
     as_of: Time
 
 
-_PLACE: Final = re.compile(r"([0-9]{1,18})\.([0-9a-f-]{36})")
+_AFTER: Final = re.compile(r"([0-9]{1,18})\.([0-9a-f-]{36})")
 
 
 # Single things
@@ -100,7 +100,7 @@ _add_get("debts", "Debts", "a debt", responses.Debt, lambda _, debt: responses.D
     scope=Scope.READ,
     tag="Grants",
 )
-async def grant(call: Call, id: Id) -> Response:
+async def get_grant(call: Call, id: Id) -> Response:
     """Return a grant and the current state of its credits."""
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "grants", id)
@@ -161,7 +161,7 @@ _add_list("debts", "Debts", responses.Debt, lambda _, debt: responses.Debt.from_
     scope=Scope.READ,
     tag="Grants",
 )
-async def grants(
+async def list_grants(
     call: Call,
     account_id: Annotated[Id, Field()],
     after: After = "",
@@ -170,21 +170,21 @@ async def grants(
     """Return the grants of an account, the oldest first."""
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "accounts", account_id)
-    place = _place(after)
+    place = _parse_after(after)
     seen = await service.read(lambda reader: Listing(reader).grants(org, account_id, place, limit))
-    return page_response(call, org, seen, lambda one: responses.GrantDetail.with_compartments(*one))
+    return page_response(call, org, seen, lambda row: responses.GrantDetail.with_compartments(*row))
 
 
-def _place(after: str) -> tuple[Instant, str]:
+def _parse_after(after: str) -> tuple[Instant, str]:
     """Where a page of grants begins: after the grant that was issued then, of this id."""
-    found = _PLACE.fullmatch(after)
-    if after and found is None:
-        raise Failed("invalid_request", "after: it is `next` of the page before")
-    return (0, "") if found is None else (int(found[1]), found[2])
+    match = _AFTER.fullmatch(after)
+    if after and match is None:
+        raise CallFailed("invalid_request", "after: it is `next` of the page before")
+    return (0, "") if match is None else (int(match[1]), match[2])
 
 
 def _without_hashes(kind: str, body: dict[str, Any]) -> dict[str, Any]:
-    """What is told of an event: of a key nobody needs what is kept of its secret."""
+    """The body of an event without the hashes of a key's secrets."""
     if kind != SettingSet.__name__ or body["kind"] != KEY or body["body"] is None:
         return body
     key = json.loads(body["body"])
@@ -200,7 +200,7 @@ def _without_hashes(kind: str, body: dict[str, Any]) -> dict[str, Any]:
     scope=Scope.READ,
     tag="Events",
 )
-async def events(
+async def list_events(
     call: Call,
     org_id: OrgId = None,
     after: Annotated[int, Field(ge=0, le=2**62)] = 0,
@@ -213,13 +213,13 @@ async def events(
     items = [
         {
             "stream": org,
-            "number": one.number,
-            "at": instant_text(one.at),
-            "kind": one.kind,
-            "actor_id": one.actor or None,
-            "body": _without_hashes(one.kind, json.loads(one.body)),
+            "number": event.number,
+            "at": instant_text(event.at),
+            "kind": event.kind,
+            "actor_id": event.actor or None,
+            "body": _without_hashes(event.kind, json.loads(event.body)),
         }
-        for one in seen.value.things
+        for event in seen.value.things
     ]
     body = json.dumps({"items": items, "next": seen.value.next}, separators=(",", ":"))
     return read_response(call, org, seen.number, body.encode())
@@ -233,7 +233,7 @@ async def events(
     scope=Scope.READ,
     tag="Prices",
 )
-async def prices(call: Call, org_id: OrgId = None) -> Response:
+async def list_prices(call: Call, org_id: OrgId = None) -> Response:
     """Return the price versions of the org and of the deployment, in the order in which they
     take effect.
     """
@@ -242,7 +242,7 @@ async def prices(call: Call, org_id: OrgId = None) -> Response:
     org = await service.whole_org(caller, named)
     seen = await service.read(lambda reader: Listing(reader).prices(org))
     page = Seen(value=EntityPage(seen.value, None), number=seen.number, at=seen.at)
-    return page_response(call, org, page, lambda one: responses.PriceVersion.from_core(*one))
+    return page_response(call, org, page, lambda row: responses.PriceVersion.from_core(*row))
 
 
 # Balances and quotes
@@ -255,7 +255,7 @@ async def prices(call: Call, org_id: OrgId = None) -> Response:
     response=responses.Balance,
     scope=Scope.READ,
 )
-async def balance(
+async def get_balance(
     call: Call,
     id: Id,
     at: At = None,
@@ -274,46 +274,48 @@ async def balance(
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "accounts", id)
     if at is not None or known_at is not None:
-        known = NEVER if known_at is None else _time("known_at", known_at)
-        then = min(known, NEVER) if at is None else _time("at", at)
-        told = await service.read(lambda reader: _past(reader, org, id, then, known))
+        known = NEVER if known_at is None else _parse_time("known_at", known_at)
+        then = min(known, NEVER) if at is None else _parse_time("at", at)
+        document = await service.read(lambda reader: _past_balance(reader, org, id, then, known))
     else:
-        context = _context(spendable_for)
-        told = await service.read(lambda reader: _present(reader, org, id, context, user_id))
-    return read_response(call, org, told.event, to_json(told))
+        context = _parse_context(spendable_for)
+        document = await service.read(
+            lambda reader: _current_balance(reader, org, id, context, user_id)
+        )
+    return read_response(call, org, document.event, to_json(document))
 
 
-def _time(name: str, text: str) -> Instant:
+def _parse_time(name: str, text: str) -> Instant:
     try:
         return instant_of(text.replace(" ", "+"))  # a plus that was not escaped
     except ValueError as error:
-        raise Failed("invalid_request", f"{name}: {error}") from None
+        raise CallFailed("invalid_request", f"{name}: {error}") from None
 
 
-def _context(text: str | None) -> Context:
+def _parse_context(text: str | None) -> Context:
     """A context from `name=value,name=value`, or from JSON."""
     if not text:
         return Context()
-    given: dict[str, Any]
+    fields: dict[str, Any]
     try:
         if text.startswith("{"):
-            given = parse_json(text.encode())
+            fields = parse_json(text.encode())
         else:
-            given = {}
-            given |= dict(part.split("=", 1) for part in text.split(","))
-            if "gpu_count" in given:
-                given["gpu_count"] = int(given["gpu_count"])
-        return Context.model_validate(given)
+            fields = {}
+            fields |= dict(part.split("=", 1) for part in text.split(","))
+            if "gpu_count" in fields:
+                fields["gpu_count"] = int(fields["gpu_count"])
+        return Context.model_validate(fields)
     except (ValueError, ValidationError, TypeError) as error:
-        said = (
-            _wrong(error)
+        reason = (
+            _first_error(error)
             if isinstance(error, ValidationError)
             else "write it as gpu_type=H100,gpu_count=8"
         )
-        raise Failed("invalid_request", f"for: {said}") from None
+        raise CallFailed("invalid_request", f"for: {reason}") from None
 
 
-def _wrong(error: ValidationError) -> str:
+def _first_error(error: ValidationError) -> str:
     """The first thing that is wrong with a context."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
@@ -322,35 +324,35 @@ def _wrong(error: ValidationError) -> str:
     return f"{where}: {first['msg']}"
 
 
-def _present(
+def _current_balance(
     reader: Any, org: str, account: str, context: Context, user: str | None
 ) -> responses.Balance:
     try:
-        asked = context.to_core()
+        wanted = context.to_core()
     except (ValueError, TypeError) as error:
         raise InvalidCommand(str(error)) from error
     whose = None if user is None else UserId(user)
-    seen = Looking(reader).standing(org, AccountId(account), asked, whose, LISTED_MAX + 1)
+    seen = Looking(reader).standing(org, AccountId(account), wanted, whose, LISTED_MAX + 1)
     if isinstance(seen.value, Refusal):
-        raise Refused(seen.value)
-    found, grants, expiring = seen.value
+        raise CallRefused(seen.value)
+    current, grants, expiring = seen.value
     return responses.Balance.model_construct(
         account_id=account,
-        at=found.at,
+        at=current.at,
         known_at=None,
-        owned=responses.Compartments.from_core(found.owned),
-        spendable_micros=found.spendable,
-        used_micros=found.used,
-        debt_micros=found.debt,
+        owned=responses.Compartments.from_core(current.owned),
+        spendable_micros=current.spendable,
+        used_micros=current.used,
+        debt_micros=current.debt,
         by_kind={
             kind.value: responses.Compartments.from_core(owned)
-            for kind, owned in found.by_kind.items()
+            for kind, owned in current.by_kind.items()
         },
-        grants=[responses.GrantDetail.with_compartments(*one) for one in grants[:LISTED_MAX]],
+        grants=[responses.GrantDetail.with_compartments(*row) for row in grants[:LISTED_MAX]],
         has_more_grants=len(grants) > LISTED_MAX,
         expiring=_expirations(expiring, seen.at),
         burn=responses.BurnRate.model_construct(
-            micros_per_day=found.burn.per_day, runs_out_at=found.burn.runs_out_at
+            micros_per_day=current.burn.per_day, runs_out_at=current.burn.runs_out_at
         ),
         stream=org,
         event=seen.number,
@@ -366,7 +368,7 @@ def _expirations(expiring: Sequence[Expiring], now: Instant) -> responses.Expira
         until = now + days * DAY
         if more and listed[-1].expires_at <= until:
             return None
-        return sum(one.amount for one in listed if one.expires_at <= until)
+        return sum(amount.amount for amount in listed if amount.expires_at <= until)
 
     return responses.Expirations.model_construct(
         within_24h_micros=within(1),
@@ -374,15 +376,19 @@ def _expirations(expiring: Sequence[Expiring], now: Instant) -> responses.Expira
         within_30d_micros=within(30),
         timeline=[
             responses.ExpiringAmount.model_construct(
-                grant_id=one.grant, expires_at=one.expires_at, amount_micros=one.amount
+                grant_id=expiring.grant,
+                expires_at=expiring.expires_at,
+                amount_micros=expiring.amount,
             )
-            for one in listed
+            for expiring in listed
         ],
         has_more=more,
     )
 
 
-def _past(reader: Any, org: str, account: str, at: Instant, known_at: Instant) -> responses.Balance:
+def _past_balance(
+    reader: Any, org: str, account: str, at: Instant, known_at: Instant
+) -> responses.Balance:
     seen = Looking(reader).past(org, at, known_at, AccountId(account))
     own = list(seen.value.values())
     by_kind = {
@@ -433,28 +439,33 @@ def _summed(views: Any) -> CoreOwned:
         "context": {"gpu_type": "H100", "gpu_count": 8},
     },
 )
-async def quote(call: Call, body: requests.QuoteRequest) -> Response:
+async def create_quote(call: Call, body: requests.QuoteRequest) -> Response:
     """Return what a hold would cost and what would refuse it. Nothing is changed."""
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "accounts", body.account_id)
-    making = IdFactory(org, "quote", 0)
+    ids = IdFactory(org, "quote", 0)
     try:
         asked_by = caller.id if caller.key.capped else None
-        ask = body.to_command(making, caller.key.user or org_user(org), asked_by)
+        ask = body.to_command(ids, caller.key.user or org_user(org), asked_by)
     except (ValueError, TypeError) as error:
         raise InvalidCommand(str(error)) from error
     seen = await service.read(lambda reader: Looking(reader).quote(org, ask, body.likely_run_ms))
     return read_response(call, org, seen.number, to_json(responses.HoldQuote.from_core(seen.value)))
 
 
-def _top(places: Sequence[Any], at: Instant) -> bytes:
+def _render_top(places: Sequence[Any], at: Instant) -> bytes:
     """A top list, and as of when it is so."""
     items = [
-        {"org_id": one.org, "id": one.subject_id, "value_micros": one.value, "event": one.number}
-        for one in places
+        {
+            "org_id": place.org,
+            "id": place.subject_id,
+            "value_micros": place.value,
+            "event": place.number,
+        }
+        for place in places
     ]
-    told = {"items": items, "next": None, "as_of": instant_text(at)}
-    return json.dumps(told, separators=(",", ":")).encode()
+    document = {"items": items, "next": None, "as_of": instant_text(at)}
+    return json.dumps(document, separators=(",", ":")).encode()
 
 
 @operations.get(
@@ -465,7 +476,7 @@ def _top(places: Sequence[Any], at: Instant) -> bytes:
     scope=Scope.READ,
     tag="Reports",
 )
-async def top(
+async def list_top(
     call: Call,
     subject: Literal["accounts", "users"],
     org_id: OrgId = None,
@@ -477,10 +488,10 @@ async def top(
     of = Subject.ACCOUNT if subject == "accounts" else Subject.USER
     measure = Measure(by)
     if of is Subject.USER and measure is Measure.AVAILABLE:
-        raise Failed("invalid_request", "by: users own nothing; ask for used, day or week")
+        raise CallFailed("invalid_request", "by: users own nothing; ask for used, day or week")
     if caller.is_operator and org_id is None:
         places, at = await service.read(lambda reader: Top(reader).over_all(of, measure, limit))
-        return Response(_top(places, at), media_type="application/json")
+        return Response(_render_top(places, at), media_type="application/json")
     org = await service.whole_org(caller, org_id)
     seen = await service.read(lambda reader: Top(reader).within(org, of, measure, limit))
-    return read_response(call, org, seen.number, _top(seen.value, seen.at))
+    return read_response(call, org, seen.number, _render_top(seen.value, seen.at))

@@ -10,9 +10,9 @@ from starlette.responses import Response
 
 from bursar.api.call import Call
 from bursar.api.context import Service, unknown
-from bursar.api.errors import Failed
-from bursar.api.execute import to_json
+from bursar.api.errors import CallFailed
 from bursar.api.operation import OperationTable
+from bursar.api.pages import json_response
 from bursar.service.jobs.queries import Looking, Shown
 from bursar.service.keys import Scope
 from bursar.service.pools.logs import Chunk, Place, logs_of
@@ -22,7 +22,7 @@ from bursar.wire.logs import LogPart, LogsResponse
 
 operations = OperationTable("Jobs")
 
-LOOK_S: Final = 0.25  # between two looks for more
+POLL_INTERVAL_S: Final = 0.25  # between two looks for more
 _AFTER: Final = re.compile(r"(\d{1,12})\.(-?\d{1,15})")
 
 
@@ -34,7 +34,7 @@ _AFTER: Final = re.compile(r"(\d{1,12})\.(-?\d{1,15})")
     scope=Scope.READ,
     problems=("job_unknown",),
 )
-async def logs(
+async def read_logs(
     call: Call,
     id: Id,
     after: Annotated[str, Field(max_length=128, description="`next` of the answer before")] = "",
@@ -47,51 +47,51 @@ async def logs(
     """Return what a job has printed in all its attempts. With `wait_ms`, wait for more."""
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
-    place = _place(after)
+    place = _parse_after(after)
     ends = time.monotonic() + wait_ms / 1_000
     while True:
         job = (await service.read(lambda reader: Looking(reader).job(org, id))).value
         if job is None:
             raise unknown("jobs", id)
-        found = await _found(service, org, job, node, place, limit)
-        over = job.ended_at is not None
-        if found or over or time.monotonic() >= ends:
+        parts = await _read_parts(service, org, job, node, place, limit)
+        is_finished = job.ended_at is not None
+        if parts or is_finished or time.monotonic() >= ends:
             break
-        await asyncio.sleep(LOOK_S)
-    told = LogsResponse.model_construct(
-        data=[_told(one) for one in found],
-        next=_next(found[-1]) if found else after or _next_of(place),
-        complete=over and len(found) < limit,
-        progress_ppm=await service.read(lambda one: progress_of(one, job.pool, org, job.job)),
+        await asyncio.sleep(POLL_INTERVAL_S)
+    document = LogsResponse.model_construct(
+        data=[_render_part(part) for part in parts],
+        next=_place_after(parts[-1]) if parts else after or _format_place(place),
+        complete=is_finished and len(parts) < limit,
+        progress_ppm=await service.read(lambda reader: progress_of(reader, job.pool, org, job.job)),
     )
-    return Response(to_json(told), media_type="application/json")
+    return json_response(document)
 
 
-async def _found(
+async def _read_parts(
     service: Service, org: str, job: Shown, node: str, place: Place, limit: int
 ) -> list[Chunk]:
     pool, name = job.pool, job.job
-    return await service.read(lambda one: logs_of(one, pool, org, name, node, place, limit))
+    return await service.read(lambda reader: logs_of(reader, pool, org, name, node, place, limit))
 
 
-def _place(after: str) -> Place:
+def _parse_after(after: str) -> Place:
     if not after:
         return Place()
-    found = _AFTER.fullmatch(after)
-    if found is None:
-        raise Failed("invalid_request", "/after: it is `next` of an answer before")
-    return Place(int(found[1]), int(found[2]))
+    match = _AFTER.fullmatch(after)
+    if match is None:
+        raise CallFailed("invalid_request", "/after: it is `next` of an answer before")
+    return Place(int(match[1]), int(match[2]))
 
 
-def _next(last: Chunk) -> str:
-    return _next_of(Place(last.attempt, last.start))
+def _place_after(last: Chunk) -> str:
+    return _format_place(Place(last.attempt, last.start))
 
 
-def _next_of(place: Place) -> str:
+def _format_place(place: Place) -> str:
     return f"{place.attempt}.{place.start}"
 
 
-def _told(one: Chunk) -> LogPart:
+def _render_part(part: Chunk) -> LogPart:
     return LogPart.model_construct(
-        attempt=one.attempt, node=one.node, offset=one.start, at=one.at, text=one.text
+        attempt=part.attempt, node=part.node, offset=part.start, at=part.at, text=part.text
     )

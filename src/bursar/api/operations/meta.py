@@ -6,7 +6,7 @@ from functools import cache
 from starlette.responses import HTMLResponse, Response
 
 from bursar.api.call import Call
-from bursar.api.errors import Failed, failure
+from bursar.api.errors import CallFailed, error_response
 from bursar.api.openapi import describe
 from bursar.api.operation import OperationTable
 from bursar.api.reference import HEADERS as REFERENCE_HEADERS
@@ -35,7 +35,7 @@ async def readyz(call: Call) -> Response:
     try:
         await call.service.read(lambda reader: reader.execute("select 1").fetchone())
     except Exception as error:
-        return failure(error)
+        return error_response(error)
     return Response('{"status":"ready"}', media_type="application/json")
 
 
@@ -51,7 +51,7 @@ async def explain_problem(call: Call, code: str) -> Response:
     """Return the meaning and the remedy of a problem code, as Markdown."""
     kind = PROBLEMS.get(code)
     if kind is None:
-        raise Failed("not_found")
+        raise CallFailed("not_found")
     text = f"# {code}\n\n{kind.title} (status {kind.status}).\n\n{kind.remedy}\n"
     return Response(text, media_type="text/markdown; charset=utf-8")
 

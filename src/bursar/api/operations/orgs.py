@@ -12,11 +12,11 @@ from starlette.responses import Response
 from bursar.api import settings
 from bursar.api.call import Call
 from bursar.api.context import Caller, Service
-from bursar.api.errors import Failed, InvalidCommand, Refused
+from bursar.api.errors import CallFailed, CallRefused, InvalidCommand
 from bursar.api.execute import command_response, run_command
 from bursar.api.operation import OperationTable
 from bursar.api.pages import After, Limit, OrgId, Paginated
-from bursar.api.rate_limits import OF_A_KEY, OF_OPERATORS
+from bursar.api.rate_limits import KEY_RATE_PER_S, OPERATOR_RATE_PER_S
 from bursar.core.budgets.periods import is_zone
 from bursar.core.ids import SettingId
 from bursar.core.instant import Instant
@@ -47,7 +47,7 @@ from bursar.service.queries.request_lookup import first_asked
 from bursar.service.queries.settings import setting
 from bursar.wire.fields import Id, IdFactory, Micros, Text, Time, WireModel
 from bursar.wire.requests import OrgRequest
-from bursar.wire.responses import Deleted, Org, only
+from bursar.wire.responses import Deleted, Org, require_event
 from bursar.wire.times import instant_text
 
 operations = OperationTable("Orgs")
@@ -72,22 +72,22 @@ async def create_org(call: Call, body: OrgRequest) -> Response:
     """Create an org with its root account. The response names the root account."""
     service, caller = call.service, call.caller
     key = call.idempotency_key()
-    making = IdFactory(DEPLOYMENT, key, int(time.time() * 1_000))
-    org = making.id("id", body.id)
+    ids = IdFactory(DEPLOYMENT, key, int(time.time() * 1_000))
+    org = ids.id("id", body.id)
     if org == DEPLOYMENT:  # the operators' own, which is no tenant
-        raise Refused(Refusal(Code.ALREADY_EXISTS, {"org": org}))
+        raise CallRefused(Refusal(Code.ALREADY_EXISTS, {"org": org}))
     if not is_zone(body.time_zone):
-        raise Failed("invalid_request", "/time_zone: there is no such zone; try Europe/Berlin")
+        raise CallFailed("invalid_request", "/time_zone: there is no such zone; try Europe/Berlin")
     try:
         command = listed(org, body.name, body.time_zone, body.tier)
     except (ValueError, TypeError) as error:
         raise InvalidCommand(str(error)) from error
-    answer = await run_command(service, caller, DEPLOYMENT, key, command, making.made)
+    answer = await run_command(service, caller, DEPLOYMENT, key, command, ids.generated_fields)
     if isinstance(answer.outcome, Refusal):
         return command_response(
             DEPLOYMENT, answer, 201, lambda _: Org(id="", account_id="", name="")
         )
-    org = str(only(SettingSet, answer.outcome).id)
+    org = str(require_event(SettingSet, answer.outcome).id)
     await service.read(lambda reader: begin_books(reader, org))
     await asyncio.to_thread(begin_org, service.ledger, org, body.name, body.time_zone, body.tier)
     return command_response(
@@ -107,7 +107,7 @@ async def create_org(call: Call, body: OrgRequest) -> Response:
 )
 async def list_orgs(call: Call, after: After = "", limit: Limit = 100) -> Response:
     """Return all orgs, ordered by id."""
-    return await settings.page(call, DEPLOYMENT, ORG, after, limit, _org_told)
+    return await settings.list_settings(call, DEPLOYMENT, ORG, after, limit, _render_org)
 
 
 @operations.get(
@@ -121,11 +121,11 @@ async def get_org(call: Call, id: Id) -> Response:
     """Return an org. Org keys can read their own org only."""
     caller = call.caller
     if not caller.is_operator and id != caller.org:
-        raise Failed("org_unknown")
-    return await settings.look(call, DEPLOYMENT, ORG, id, _org_told)
+        raise CallFailed("org_unknown")
+    return await settings.get_setting(call, DEPLOYMENT, ORG, id, _render_org)
 
 
-def _org_told(_: str, id: str, body: dict[str, Any]) -> WireModel:
+def _render_org(_: str, id: str, body: dict[str, Any]) -> WireModel:
     return Org(id=id, account_id=org_account(id), name=body["name"])
 
 
@@ -175,7 +175,7 @@ class KeyRotationRequest(WireModel):
     overlap_seconds: Annotated[int, Field(ge=0, le=30 * 86_400)] = 86_400
 
 
-def _key_told(org: str, id: str, key: Key, text: str | None = None) -> KeyResponse:
+def _render_key(org: str, id: str, key: Key, text: str | None = None) -> KeyResponse:
     return KeyResponse.model_construct(
         id=id,
         org_id=org,
@@ -214,11 +214,11 @@ async def create_key(call: Call, body: KeyRequest) -> Response:
     _check_work(caller, body)
     ours = {*body.scopes} & {Scope.OPERATOR, Scope.WORK}
     if caller.is_operator and body.account_id is None and not ours:
-        raise Failed("invalid_request", "account_id: whose key is it?")
+        raise CallFailed("invalid_request", "account_id: whose key is it?")
     org = await _org_of_key(service, caller, body)
     _check_no_more(caller, body.scopes, body.rate_per_second, body.expires_at)
     if body.spend_cap_micros is not None and {*body.scopes} & {Scope.OPERATOR, Scope.MANAGE}:
-        raise Failed(
+        raise CallFailed(
             "invalid_request", "/spend_cap_micros: a key that can manage could lift its own cap"
         )
     request_key = call.idempotency_key()
@@ -236,28 +236,32 @@ async def create_key(call: Call, body: KeyRequest) -> Response:
         cap=None if cap is None else (cap.limit, cap.every),
         node=body.node,
     )
-    making = IdFactory(org, request_key, int(time.time() * 1_000))
-    command = _kept(making.id("id", body.id), key.body, 0)
-    answer = await run_command(service, caller, org, request_key, command, making.made)
+    ids = IdFactory(org, request_key, int(time.time() * 1_000))
+    command = _set_key(ids.id("id", body.id), key.body, 0)
+    answer = await run_command(service, caller, org, request_key, command, ids.generated_fields)
     if cap is not None and not isinstance(answer.outcome, Refusal):
-        id = str(only(SettingSet, answer.outcome).id)
+        id = str(require_event(SettingSet, answer.outcome).id)
         await asyncio.to_thread(begin_cap, service.ledger, org, id, cap)
 
-    def told(event: SettingSet) -> WireModel:
-        return _key_told(org, event.id, key, format_key(org, event.id, raw))
+    def render(event: SettingSet) -> WireModel:
+        return _render_key(org, event.id, key, format_key(org, event.id, raw))
 
-    return command_response(org, answer, 201, lambda happened: told(only(SettingSet, happened)))
+    return command_response(
+        org, answer, 201, lambda happened: render(require_event(SettingSet, happened))
+    )
 
 
 def _check_work(caller: Caller, body: KeyRequest) -> None:
     """End the call unless a node's key is an operator's to give, and for nothing else."""
     if (Scope.WORK in body.scopes) != (body.node is not None):
-        raise Failed("invalid_request", "/node: a key that may work, and no other, names its node")
+        raise CallFailed(
+            "invalid_request", "/node: a key that may work, and no other, names its node"
+        )
     if body.node is None:
         return
     caller.needs(Scope.OPERATOR)
     if body.scopes != [Scope.WORK] or body.account_id or body.user_id or body.spend_cap_micros:
-        raise Failed("invalid_request", "/scopes: a node's key is for its node alone")
+        raise CallFailed("invalid_request", "/scopes: a node's key is for its node alone")
 
 
 def _check_no_more(
@@ -267,13 +271,13 @@ def _check_no_more(
     for scope in scopes:
         caller.needs(scope)
     if caller.key.capped:
-        raise Failed("forbidden", "a key with a spend cap gets no other keys")
-    own = caller.key.rate_per_s or (OF_OPERATORS if caller.is_operator else OF_A_KEY)
-    if (rate_per_s or OF_A_KEY) > own:
-        raise Failed("forbidden", f"the key's own rate is {own} calls a second")
+        raise CallFailed("forbidden", "a key with a spend cap gets no other keys")
+    own = caller.key.rate_per_s or (OPERATOR_RATE_PER_S if caller.is_operator else KEY_RATE_PER_S)
+    if (rate_per_s or KEY_RATE_PER_S) > own:
+        raise CallFailed("forbidden", f"the key's own rate is {own} calls a second")
     end = caller.key.expires_at
     if end is not None and (expires_at is None or expires_at > end):
-        raise Failed("forbidden", f"the key itself ends at {instant_text(end)}")
+        raise CallFailed("forbidden", f"the key itself ends at {instant_text(end)}")
 
 
 async def _org_of_key(service: Service, caller: Caller, body: KeyRequest) -> str:
@@ -281,7 +285,7 @@ async def _org_of_key(service: Service, caller: Caller, body: KeyRequest) -> str
     if {*body.scopes} & {Scope.OPERATOR, Scope.WORK}:
         caller.needs(Scope.OPERATOR)
         if body.account_id is not None:
-            raise Failed("invalid_request", "account_id: an operator's key is for no account")
+            raise CallFailed("invalid_request", "account_id: an operator's key is for no account")
         return DEPLOYMENT
     if body.account_id is None:
         return caller.org
@@ -290,7 +294,7 @@ async def _org_of_key(service: Service, caller: Caller, body: KeyRequest) -> str
     return org
 
 
-def _kept(id: str, body: str | None, before: int | None) -> SetSetting:
+def _set_key(id: str, body: str | None, before: int | None) -> SetSetting:
     try:
         return SetSetting(kind=KIND, id=SettingId(id), body=body, before=before)
     except (ValueError, TypeError) as error:
@@ -313,11 +317,11 @@ async def list_keys(
     """
     service, caller = call.service, call.caller
     org = await _org_of_keys(service, caller, org_id)
-    return await settings.page(call, org, KIND, after, limit, _key_kept)
+    return await settings.list_settings(call, org, KIND, after, limit, _render_stored_key)
 
 
-def _key_kept(org: str, id: str, body: dict[str, Any]) -> WireModel:
-    return _key_told(org, id, Key.of(json.dumps(body)))
+def _render_stored_key(org: str, id: str, body: dict[str, Any]) -> WireModel:
+    return _render_key(org, id, Key.of(json.dumps(body)))
 
 
 async def _org_of_keys(service: Service, caller: Caller, org: str | None) -> str:
@@ -352,13 +356,15 @@ async def rotate_key(
     answer = await run_command(service, caller, org, request_key, command)
     service.keys.forget(org, id)
     if key.cap is not None and not isinstance(answer.outcome, Refusal):
-        # Whoever made it may have died before it had its budget.
+        # The process that created the key may have died before it set the budget.
         await asyncio.to_thread(begin_cap, service.ledger, org, id, Cap(*key.cap))
 
-    def told(event: SettingSet) -> WireModel:
-        return _key_told(org, id, Key.of(event.body or ""), format_key(org, id, raw))
+    def render(event: SettingSet) -> WireModel:
+        return _render_key(org, id, Key.of(event.body or ""), format_key(org, id, raw))
 
-    return command_response(org, answer, 200, lambda happened: told(only(SettingSet, happened)))
+    return command_response(
+        org, answer, 200, lambda happened: render(require_event(SettingSet, happened))
+    )
 
 
 def _rotation(
@@ -375,12 +381,12 @@ def _rotation(
         key = Key.of(first.body or "")
         if (key.hash, key.overlap_s) == (hash, overlap_s):
             return first, key
-        return _kept(id, key.rotated(hash, overlap_s).body, first.before), key  # not the same
-    found = setting(reader, org, KIND, id)
-    if found is None:
-        raise settings.missing(KIND)
-    key = Key.of(found.body or "")
-    return _kept(id, key.rotated(hash, overlap_s).body, found.number), key
+        return _set_key(id, key.rotated(hash, overlap_s).body, first.before), key  # not the same
+    row = setting(reader, org, KIND, id)
+    if row is None:
+        raise settings.not_found(KIND)
+    key = Key.of(row.body or "")
+    return _set_key(id, key.rotated(hash, overlap_s).body, row.number), key
 
 
 @operations.delete(
@@ -397,6 +403,6 @@ async def revoke_key(call: Call, id: Id, org_id: OrgId = None) -> Response:
     """Revoke a key. All servers reject it within five seconds."""
     service, caller = call.service, call.caller
     org = await _org_of_keys(service, caller, org_id)
-    response = await settings.drop(call, org, KIND, id)
+    response = await settings.delete_setting(call, org, KIND, id)
     service.keys.forget(org, id)
     return response

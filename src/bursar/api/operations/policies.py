@@ -10,9 +10,10 @@ from starlette.responses import Response
 from bursar.api import settings
 from bursar.api.call import Call
 from bursar.api.context import Caller, Service
-from bursar.api.errors import Failed, InvalidCommand
+from bursar.api.errors import CallFailed, InvalidCommand
 from bursar.api.execute import command_result, run_command, to_json
 from bursar.api.operation import OperationTable
+from bursar.api.pages import json_response
 from bursar.core.ledger.commands import SetSetting
 from bursar.core.ledger.events import SettingSet
 from bursar.core.ledger.values import Setting
@@ -24,26 +25,26 @@ from bursar.service.pools.quota_distribution import KIND
 from bursar.service.queries.settings import setting
 from bursar.wire.policies import PolicyRequest, PolicyResponse
 from bursar.wire.pools import NAME
-from bursar.wire.responses import Happened, only
+from bursar.wire.responses import Happened, require_event
 
 operations = OperationTable("Pools")
 Name = Annotated[str, Field(pattern=NAME)]
 DryRun = Annotated[bool, Field(description="only look whether it could be put in force")]
 
 
-def _operated(call: Call, pool: str) -> tuple[Service, Caller, Pools]:
+def _pools_with(call: Call, pool: str) -> tuple[Service, Caller, Pools]:
     """Who asks, and the pools of this process; the call ends unless the pool is among them."""
     service, caller = call.service, call.caller
     if service.pools is None or pool not in service.pools.keepers:
-        raise Failed("not_found", f"there is no pool {pool!r}")
+        raise CallFailed("not_found", f"there is no pool {pool!r}")
     return service, caller, service.pools
 
 
-async def _kept(service: Service, pool: str) -> Setting | None:
+async def _stored_policy(service: Service, pool: str) -> Setting | None:
     return await service.read(lambda reader: setting(reader, DEPLOYMENT, KIND, pool))
 
 
-def _told(pools: Pools, pool: str, version: int, policy: PoolPolicy) -> PolicyResponse:
+def _render(pools: Pools, pool: str, version: int, policy: PoolPolicy) -> PolicyResponse:
     known = pools.keepers[pool].look(lambda seen: seen.policy)
     in_force = (0 if known is None else known.n) >= version
     return PolicyResponse.from_core(pool, version, policy, in_force=in_force)
@@ -56,15 +57,15 @@ def _told(pools: Pools, pool: str, version: int, policy: PoolPolicy) -> PolicyRe
     response=PolicyResponse,
     scope=Scope.OPERATOR,
 )
-async def policy(call: Call, pool: Name) -> Response:
+async def get_policy(call: Call, pool: Name) -> Response:
     """Return the policy of a pool: its tiers, shares and rules, with an ETag for a later change."""
-    service, _, pools = _operated(call, pool)
-    kept = await _kept(service, pool)
-    version = 0 if kept is None else kept.number
-    found = PoolPolicy() if kept is None else parse_policy(json.loads(kept.body or "{}"))
-    headers = {} if kept is None else {"ETag": f'"{version}"'}
-    told = to_json(_told(pools, pool, version, found))
-    return Response(told, headers=headers, media_type="application/json")
+    service, _, pools = _pools_with(call, pool)
+    stored = await _stored_policy(service, pool)
+    version = 0 if stored is None else stored.number
+    parsed = PoolPolicy() if stored is None else parse_policy(json.loads(stored.body or "{}"))
+    headers = {} if stored is None else {"ETag": f'"{version}"'}
+    document = to_json(_render(pools, pool, version, parsed))
+    return Response(document, headers=headers, media_type="application/json")
 
 
 @operations.put(
@@ -83,25 +84,25 @@ async def set_policy(
     """Replace the policy of a pool. With If-Match, only if it has not changed since you read
     it.
     """
-    service, caller, pools = _operated(call, pool)
+    service, caller, pools = _pools_with(call, pool)
     key = call.idempotency_key()
     try:
         wanted = body.to_core()
     except ValueError as error:
         raise InvalidCommand(str(error)) from error
-    command = settings.set_setting(KIND, pool, body.words, settings.if_match(call))
-    kept = await _kept(service, pool)
+    command = settings.build_command(KIND, pool, body.settings, settings.read_if_match(call))
+    stored = await _stored_policy(service, pool)
     if dry_run:
-        told = _told(pools, pool, 0 if kept is None else kept.number, wanted)
-        return Response(to_json(told), media_type="application/json")
-    if kept is None:
+        document = _render(pools, pool, 0 if stored is None else stored.number, wanted)
+        return json_response(document)
+    if stored is None:
         await _begin(service, caller, pool)
     return await _set(service, caller, pools, key, command)
 
 
 async def _begin(service: Service, caller: Caller, pool: str) -> None:
     """Keep the shipped policy as a pool's own, so that there is one to change."""
-    first = settings.set_setting(KIND, pool, {}, 0)
+    first = settings.build_command(KIND, pool, {}, 0)
     await run_command(service, caller, DEPLOYMENT, f"bursar:policy/{pool}", first)
 
 
@@ -110,12 +111,12 @@ async def _set(
 ) -> Response:
     answer = await run_command(service, caller, DEPLOYMENT, key, command)
 
-    def told(happened: Happened) -> PolicyResponse:
-        body = only(SettingSet, happened).body
-        found = parse_policy(json.loads(body or "{}"))
-        return PolicyResponse.from_core(command.id, answer.number, found, in_force=True)
+    def render(happened: Happened) -> PolicyResponse:
+        body = require_event(SettingSet, happened).body
+        parsed = parse_policy(json.loads(body or "{}"))
+        return PolicyResponse.from_core(command.id, answer.number, parsed, in_force=True)
 
-    done = command_result(DEPLOYMENT, answer, 200, told)
+    done = command_result(DEPLOYMENT, answer, 200, render)
     response = done.response()
     if not done.is_problem:
         await asyncio.to_thread(pools.quotas.put_in_force, command.id)

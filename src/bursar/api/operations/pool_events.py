@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from bursar.api.call import Call
 from bursar.api.operation import OperationTable
-from bursar.api.operations.pools import Name, kept_pool
+from bursar.api.operations.pools import Name, find_pool
 from bursar.service.keys import Scope
 from bursar.service.pools.replay import Event, events_of
 from bursar.wire.pool_events import PoolEventsResponse
@@ -27,7 +27,7 @@ Most = Annotated[int, Field(ge=1, le=100, description="how many, at most")]
     response=PoolEventsResponse,
     scope=Scope.OPERATOR,
 )
-async def pool_events(
+async def list_pool_events(
     call: Call,
     pool: Name,
     after: Annotated[int, Field(ge=0, le=2**62)] = 0,
@@ -37,17 +37,17 @@ async def pool_events(
     pool.
     """
     service = call.service
-    name = (await kept_pool(service, pool)).id
-    found = await service.read(lambda one: events_of(one, name, after, limit))
-    items = ",".join(_told(name, event) for event in found)
-    further = found[-1].n if len(found) == limit else None
+    name = (await find_pool(service, pool)).id
+    events = await service.read(lambda reader: events_of(reader, name, after, limit))
+    items = ",".join(_render(name, event) for event in events)
+    further = events[-1].n if len(events) == limit else None
     body = f'{{"items":[{items}],"next":{json.dumps(further)}}}'
     return Response(body.encode(), media_type="application/json")
 
 
-def _told(pool: str, event: Event) -> str:
+def _render(pool: str, event: Event) -> str:
     """An event; its body is told as it was written."""
-    told = {
+    document = {
         "stream": pool,
         "number": event.n,
         "at": instant_text(event.at),
@@ -56,4 +56,4 @@ def _told(pool: str, event: Event) -> str:
         "kind": event.kind,
         "digest": event.digest,
     }
-    return f'{json.dumps(told)[:-1]},"body":{event.body}}}'
+    return f'{json.dumps(document)[:-1]},"body":{event.body}}}'

@@ -9,9 +9,9 @@ from starlette.responses import Response
 
 from bursar.api.call import Call
 from bursar.api.context import Service
-from bursar.api.errors import Failed
-from bursar.api.execute import to_json
+from bursar.api.errors import CallFailed
 from bursar.api.operation import OperationTable
+from bursar.api.pages import json_response
 from bursar.core.dispatch.pool import use
 from bursar.core.dispatch.reports import LeaseOrders, NodeReport
 from bursar.core.dispatch.state import Pool
@@ -51,21 +51,21 @@ WaitMs = Annotated[
 ]
 
 
-async def kept_pool(service: Service, pool: str) -> PoolHandle:
+async def find_pool(service: Service, pool: str) -> PoolHandle:
     """A pool that is served here; one that another process has begun a moment ago is looked for."""
     pools = service.pools
     if pools is not None and pool not in pools.keepers:
         await asyncio.to_thread(pools.look)
     if pools is None or pool not in pools.keepers:
-        raise Failed("not_found", f"there is no pool {pool!r}")
+        raise CallFailed("not_found", f"there is no pool {pool!r}")
     return pools.keepers[pool]
 
 
-async def _works(call: Call, pool: str, node: str) -> tuple[Service, PoolHandle]:
+async def _pool_of_node(call: Call, pool: str, node: str) -> tuple[Service, PoolHandle]:
     """What a node's own key may do, in its pool."""
     service, caller = call.service, call.caller
     caller.needs_node(pool, node)
-    return service, await kept_pool(service, pool)
+    return service, await find_pool(service, pool)
 
 
 # Pools
@@ -85,13 +85,13 @@ async def create_pool(call: Call, body: PoolRequest) -> Response:
     """Create a pool of nodes. Creating it again changes nothing."""
     service = call.service
     if service.pools is None:
-        raise Failed("not_found", "this process serves no pools")
+        raise CallFailed("not_found", "this process serves no pools")
     new = await asyncio.to_thread(service.pools.add, body.id)
-    told = _told(await kept_pool(service, body.id))
-    return Response(to_json(told), 201 if new else 200, media_type="application/json")
+    document = _render_pool(await find_pool(service, body.id))
+    return json_response(document, 201 if new else 200)
 
 
-def _told(keeper: PoolHandle) -> PoolResponse:
+def _render_pool(keeper: PoolHandle) -> PoolResponse:
     return keeper.look(lambda pool: PoolResponse.from_core(keeper.id, pool))
 
 
@@ -106,8 +106,8 @@ async def list_pools(call: Call) -> Response:
     """Return all pools with their GPUs and queues."""
     service = call.service
     keepers = {} if service.pools is None else dict(service.pools.keepers)
-    told = PoolsResponse(pools=[_told(keepers[name]) for name in sorted(keepers)])
-    return Response(to_json(told), media_type="application/json")
+    document = PoolsResponse(pools=[_render_pool(keepers[name]) for name in sorted(keepers)])
+    return json_response(document)
 
 
 # Nodes
@@ -123,12 +123,12 @@ async def list_pools(call: Call) -> Response:
 )
 async def list_nodes(call: Call, pool: Name) -> Response:
     """Return the nodes of a pool and what is in use on them."""
-    keeper = await kept_pool(call.service, pool)
+    keeper = await find_pool(call.service, pool)
 
     def look(seen: Pool) -> list[NodeResponse]:
         return [NodeResponse.from_core(seen, seen.machines[name]) for name in sorted(seen.machines)]
 
-    return Response(to_json(NodesResponse(nodes=keeper.look(look))), media_type="application/json")
+    return json_response(NodesResponse(nodes=keeper.look(look)))
 
 
 @operations.put(
@@ -143,15 +143,15 @@ async def list_nodes(call: Call, pool: Name) -> Response:
 )
 async def register_node(call: Call, pool: Name, node: Name, body: NodeRequest) -> Response:
     """Register a node, or change its description. The state that an operator has set stays."""
-    service, keeper = await _works(call, pool, node)
+    service, keeper = await _pool_of_node(call, pool, node)
     known = keeper.look(lambda seen: seen.machines.get(NodeId(node)))
-    if known is None and await service.read(lambda one: is_given_back(one, pool, node)):
-        raise Failed("node_returned", f"{node!r} was ordered, and need not come any more")
+    if known is None and await service.read(lambda reader: is_given_back(reader, pool, node)):
+        raise CallFailed("node_returned", f"{node!r} was ordered, and need not come any more")
     described = body.to_core(node)
     denied = await asyncio.to_thread(keeper.register, described)
     if denied is not None:
-        raise Failed(denied, f"{node!r} cannot have other GPUs while something runs there")
-    return _told_of(keeper, node)
+        raise CallFailed(denied, f"{node!r} cannot have other GPUs while something runs there")
+    return _node_response(keeper, node)
 
 
 @operations.post(
@@ -167,17 +167,17 @@ async def set_state(call: Call, pool: Name, node: Name, body: NodeStateRequest) 
     """Stop starting jobs on a node (`draining`), or start them again (`ready`). This also ends a
     quarantine.
     """
-    keeper = await kept_pool(call.service, pool)
+    keeper = await find_pool(call.service, pool)
     state = NodeState(body.state)
     used = await asyncio.to_thread(keeper.change, lambda work: use(work, NodeId(node), state))
     if not used:
-        raise Failed("not_found", f"pool {pool!r} has no node {node!r}")
-    return _told_of(keeper, node)
+        raise CallFailed("not_found", f"pool {pool!r} has no node {node!r}")
+    return _node_response(keeper, node)
 
 
-def _told_of(keeper: PoolHandle, node: str) -> Response:
-    told = keeper.look(lambda seen: NodeResponse.from_core(seen, seen.machines[NodeId(node)]))
-    return Response(to_json(told), media_type="application/json")
+def _node_response(keeper: PoolHandle, node: str) -> Response:
+    document = keeper.look(lambda seen: NodeResponse.from_core(seen, seen.machines[NodeId(node)]))
+    return json_response(document)
 
 
 @operations.post(
@@ -189,27 +189,27 @@ def _told_of(keeper: PoolHandle, node: str) -> Response:
     tag="Nodes",
     example={"boot": 1, "number": 1, "at_us": 0, "readings": []},
 )
-async def report(
+async def report_node(
     call: Call, pool: Name, node: Name, body: ReportRequest, wait_ms: WaitMs = 0
 ) -> Response:
     """Report what runs on a node. The response lists all leases of the node. With `wait_ms`, it
     waits for news.
     """
-    service, keeper = await _works(call, pool, node)
-    orders = await _answered(service, keeper, body.to_core(node), wait_ms)
-    return Response(to_json(ReportResponse.from_core(orders)), media_type="application/json")
+    service, keeper = await _pool_of_node(call, pool, node)
+    orders = await _take_report(service, keeper, body.to_core(node), wait_ms)
+    return json_response(ReportResponse.from_core(orders))
 
 
-async def _answered(
-    service: Service, keeper: PoolHandle, told: NodeReport, wait_ms: int
+async def _take_report(
+    service: Service, keeper: PoolHandle, report: NodeReport, wait_ms: int
 ) -> LeaseOrders | None:
     """The answer to a report; it waits for news of the node, unless it brings some itself."""
     loop, news = asyncio.get_running_loop(), asyncio.Event()
     assert service.pools is not None
     call = partial(loop.call_soon_threadsafe, news.set)
-    with service.pools.news(keeper.id, told.node, call) as waiting:
-        orders = await asyncio.wrap_future(keeper.report(told))
-        if orders is None or wait_ms == 0 or waiting.is_dismissed or _is_news(told, orders):
+    with service.pools.news(keeper.id, report.node, call) as waiting:
+        orders = await asyncio.wrap_future(keeper.report(report))
+        if orders is None or wait_ms == 0 or waiting.is_dismissed or _is_news(report, orders):
             return orders
         try:
             await asyncio.wait_for(news.wait(), wait_ms / 1_000)
@@ -217,15 +217,19 @@ async def _answered(
             return orders
         if waiting.is_dismissed:
             return orders
-        return await asyncio.wrap_future(keeper.answer(told))
+        return await asyncio.wrap_future(keeper.answer(report))
 
 
-def _is_news(told: NodeReport, orders: LeaseOrders) -> bool:
+def _is_news(report: NodeReport, orders: LeaseOrders) -> bool:
     """Whether the node does not know all that its answer says: an answer before may be lost."""
-    asked = {one.fence: one.asked_ms is not None for one in told.readings if one.exit is None}
-    if asked.keys() != {one.fence for one in orders.leases}:
+    stopping = {
+        reading.fence: reading.asked_ms is not None
+        for reading in report.readings
+        if reading.exit is None
+    }
+    if stopping.keys() != {lease.fence for lease in orders.leases}:
         return True
-    return any(one.stop and not asked[one.fence] for one in orders.leases)
+    return any(lease.stop and not stopping[lease.fence] for lease in orders.leases)
 
 
 @operations.post(
@@ -237,18 +241,18 @@ def _is_news(told: NodeReport, orders: LeaseOrders) -> bool:
     tag="Nodes",
     example={"fence": 1, "offset": 0, "size": 6, "text": "hello\n"},
 )
-async def log(call: Call, pool: Name, node: Name, body: LogRequest) -> Response:
+async def upload_log(call: Call, pool: Name, node: Name, body: LogRequest) -> Response:
     """Store a part of what a process has printed. The response says where the next part starts."""
-    service, keeper = await _works(call, pool, node)
+    service, keeper = await _pool_of_node(call, pool, node)
     part = Part(body.fence, body.offset, body.size, body.text)
-    end = await service.read(lambda one: keep_log(one, keeper.id, node, part))
+    end = await service.read(lambda reader: keep_log(reader, keeper.id, node, part))
     if end is None:
-        raise Failed("not_found", f"node {node!r} has no lease {body.fence}")
+        raise CallFailed("not_found", f"node {node!r} has no lease {body.fence}")
     ppm = body.progress_ppm
     if ppm is not None:
         fence = body.fence
-        await service.read(lambda one: keep_progress_now(one, keeper.id, node, fence, ppm))
-    return Response(to_json(LogResponse(offset=end)), media_type="application/json")
+        await service.read(lambda reader: keep_progress_now(reader, keeper.id, node, fence, ppm))
+    return json_response(LogResponse(offset=end))
 
 
 @operations.post(
@@ -267,10 +271,12 @@ async def log(call: Call, pool: Name, node: Name, body: LogRequest) -> Response:
         ]
     },
 )
-async def over(call: Call, pool: Name, node: Name, body: FinishedJobsRequest) -> Response:
+async def find_finished_jobs(
+    call: Call, pool: Name, node: Name, body: FinishedJobsRequest
+) -> Response:
     """Return which of the given jobs have finished. The node may remove their files."""
-    service, keeper = await _works(call, pool, node)
-    jobs = [(one.org, one.job) for one in body.jobs]
-    found = await service.read(lambda one: over_for_ms(one, keeper.id, node, jobs))
-    told = [FinishedJob(org=org, job=job, finished_ms_ago=span) for org, job, span in found]
-    return Response(to_json(FinishedJobsResponse(jobs=told)), media_type="application/json")
+    service, keeper = await _pool_of_node(call, pool, node)
+    jobs = [(job.org, job.job) for job in body.jobs]
+    finished = await service.read(lambda reader: over_for_ms(reader, keeper.id, node, jobs))
+    items = [FinishedJob(org=org, job=job, finished_ms_ago=span) for org, job, span in finished]
+    return json_response(FinishedJobsResponse(jobs=items))

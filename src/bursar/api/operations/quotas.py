@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from bursar.api import settings
 from bursar.api.call import Call
-from bursar.api.errors import Refused
+from bursar.api.errors import CallRefused
 from bursar.api.operation import OperationTable
 from bursar.api.pages import After, Limit, OrgId, Paginated
 from bursar.service.keys import Scope
@@ -43,7 +43,7 @@ class QuotaTerms(WireModel):
     submissions_per_minute_max: Count | None = None
 
     @model_validator(mode="after")
-    def _limits_somebody_in_something(self) -> Self:
+    def _check_terms(self) -> Self:
         if self.account_id is None and self.user_id is None:
             raise ValueError("a quota needs a target: account_id, user_id, or both")
         if all(getattr(self, name) is None for name in LIMITS):
@@ -64,24 +64,24 @@ class QuotaResponse(QuotaTerms):
     org_id: str
 
 
-def _told(org: str, id: str, body: dict[str, Any]) -> WireModel:
+def _render(org: str, id: str, body: dict[str, Any]) -> WireModel:
     return QuotaResponse.model_construct(
         **{**dict.fromkeys(QuotaTerms.model_fields), **body}, id=id, org_id=org
     )
 
 
-async def _org(call: Call, body: QuotaTerms) -> str:
+async def _org_of_targets(call: Call, body: QuotaTerms) -> str:
     """The org of a quota; what it limits must be there, and the caller's to limit."""
     service, caller = call.service, call.caller
-    named = (("accounts", body.account_id), ("users", body.user_id))
-    given = [(table, id) for table, id in named if id is not None]
-    orgs = [await service.org_of(caller, table, id) for table, id in given]
-    for table, id in given:
+    fields = (("accounts", body.account_id), ("users", body.user_id))
+    targets = [(table, id) for table, id in fields if id is not None]
+    orgs = [await service.org_of(caller, table, id) for table, id in targets]
+    for table, id in targets:
         await service.check_exists(orgs[0], table, id)
     return orgs[0]
 
 
-async def _check_old(call: Call, org: str, id: str) -> None:
+async def _check_current_targets(call: Call, org: str, id: str) -> None:
     """End the call unless what a quota limits so far is the caller's to limit, too.
 
     Under a key that was seen before nothing is changed any more: the ledger knows the answer.
@@ -90,14 +90,14 @@ async def _check_old(call: Call, org: str, id: str) -> None:
     key = call.idempotency_key()
     if await service.read(lambda reader: asker_of(reader, org, key)) is not None:
         return
-    kept = await service.read(lambda reader: setting(reader, org, KIND, id))
-    old = json.loads(kept.body or "{}") if kept is not None else {}
+    stored = await service.read(lambda reader: setting(reader, org, KIND, id))
+    old = json.loads(stored.body or "{}") if stored is not None else {}
     for table, name in (("accounts", "account_id"), ("users", "user_id")):
         if old.get(name) is not None:
             try:
                 await service.org_of(caller, table, old[name])
-            except Refused:
-                raise settings.missing(KIND) from None
+            except CallRefused:
+                raise settings.not_found(KIND) from None
 
 
 @operations.post(
@@ -110,15 +110,15 @@ async def _check_old(call: Call, org: str, id: str) -> None:
     takes_idempotency_key=True,
     example={"account_id": "01930f3c-7a10-7c3e-9b5e-0d2f4c6a8b1d", "gpus_max": 64},
 )
-async def create(call: Call, body: QuotaRequest) -> Response:
+async def create_quota(call: Call, body: QuotaRequest) -> Response:
     """Limit the GPUs or jobs that an account, a user or the pair may have at once."""
-    org = await _org(call, body)
-    kept = body.model_dump(exclude={"id"}, exclude_none=True)
-    answer = await settings.create(call, org, KIND, body.id, kept, _told)
-    return _let_know(call, org, answer)
+    org = await _org_of_targets(call, body)
+    terms = body.model_dump(exclude={"id"}, exclude_none=True)
+    answer = await settings.create_setting(call, org, KIND, body.id, terms, _render)
+    return _notify_pools(call, org, answer)
 
 
-def _let_know(call: Call, org: str, answer: Response) -> Response:
+def _notify_pools(call: Call, org: str, answer: Response) -> Response:
     """Let the pools know soon what they may have of an org's quotas."""
     service = call.service
     if service.pools is not None:
@@ -133,13 +133,13 @@ def _let_know(call: Call, org: str, answer: Response) -> Response:
     response=Paginated[QuotaResponse],
     scope=Scope.READ,
 )
-async def listed(
+async def list_quotas(
     call: Call, org_id: OrgId = None, after: After = "", limit: Limit = 100
 ) -> Response:
     """Return the quotas of an org, ordered by id."""
     service, caller = call.service, call.caller
     org = await service.whole_org(caller, org_id)
-    return await settings.page(call, org, KIND, after, limit, _told)
+    return await settings.list_settings(call, org, KIND, after, limit, _render)
 
 
 @operations.get(
@@ -149,11 +149,11 @@ async def listed(
     response=QuotaResponse,
     scope=Scope.READ,
 )
-async def get(call: Call, id: Id, org_id: OrgId = None) -> Response:
+async def get_quota(call: Call, id: Id, org_id: OrgId = None) -> Response:
     """Return a quota, with an ETag for a later change."""
     service, caller = call.service, call.caller
     org = await service.whole_org(caller, org_id)
-    return await settings.look(call, org, KIND, id, _told)
+    return await settings.get_setting(call, org, KIND, id, _render)
 
 
 @operations.put(
@@ -166,12 +166,14 @@ async def get(call: Call, id: Id, org_id: OrgId = None) -> Response:
     example={"account_id": "01930f3c-7a10-7c3e-9b5e-0d2f4c6a8b1d", "gpus_max": 128},
     takes_if_match=True,
 )
-async def change(call: Call, id: Id, body: QuotaTerms) -> Response:
+async def update_quota(call: Call, id: Id, body: QuotaTerms) -> Response:
     """Replace a quota. With If-Match, only if it has not changed since you read it."""
-    org = await _org(call, body)
-    await _check_old(call, org, id)
-    kept = body.model_dump(exclude_none=True)
-    return _let_know(call, org, await settings.change(call, org, KIND, id, kept, _told))
+    org = await _org_of_targets(call, body)
+    await _check_current_targets(call, org, id)
+    terms = body.model_dump(exclude_none=True)
+    return _notify_pools(
+        call, org, await settings.update_setting(call, org, KIND, id, terms, _render)
+    )
 
 
 @operations.delete(
@@ -183,8 +185,8 @@ async def change(call: Call, id: Id, body: QuotaTerms) -> Response:
     takes_idempotency_key=True,
     takes_if_match=True,
 )
-async def drop(call: Call, id: Id, org_id: OrgId = None) -> Response:
+async def delete_quota(call: Call, id: Id, org_id: OrgId = None) -> Response:
     """Delete a quota. It limits nothing from now on."""
     service, caller = call.service, call.caller
     org = await service.whole_org(caller, org_id)
-    return _let_know(call, org, await settings.drop(call, org, KIND, id))
+    return _notify_pools(call, org, await settings.delete_setting(call, org, KIND, id))

@@ -7,9 +7,9 @@ from starlette.responses import Response
 
 from bursar.api.call import Call
 from bursar.api.context import Service
-from bursar.api.execute import to_json
 from bursar.api.operation import OperationTable
-from bursar.api.operations.pools import Name, kept_pool
+from bursar.api.operations.pools import Name, find_pool
+from bursar.api.pages import json_response
 from bursar.service.keys import Scope
 from bursar.service.pools.node_orders import decide_scale, orders_of, scale_of
 from bursar.wire.scaling import (
@@ -34,7 +34,7 @@ Most = Annotated[int, Field(ge=1, le=1_000, description="how many, at most")]
 async def get_scaling(call: Call, pool: Name) -> Response:
     """Return which nodes can be ordered for a pool, and when."""
     service = call.service
-    return await _told(service, (await kept_pool(service, pool)).id)
+    return await _scaling_response(service, (await find_pool(service, pool)).id)
 
 
 @operations.put(
@@ -50,15 +50,15 @@ async def set_scaling(call: Call, pool: Name, body: ScalingRequest) -> Response:
     needed.
     """
     service = call.service
-    name, scale = (await kept_pool(service, pool)).id, body.to_core()
-    await service.read(lambda one: decide_scale(one, name, scale))
-    return await _told(service, name)
+    name, scale = (await find_pool(service, pool)).id, body.to_core()
+    await service.read(lambda reader: decide_scale(reader, name, scale))
+    return await _scaling_response(service, name)
 
 
-async def _told(service: Service, pool: str) -> Response:
-    scale = await service.read(lambda one: scale_of(one, pool))
-    told = ScalingResponse.from_core(scale, has_provisioner=service.provided)
-    return Response(to_json(told), media_type="application/json")
+async def _scaling_response(service: Service, pool: str) -> Response:
+    scale = await service.read(lambda reader: scale_of(reader, pool))
+    document = ScalingResponse.from_core(scale, has_provisioner=service.has_provisioner)
+    return json_response(document)
 
 
 @operations.get(
@@ -71,9 +71,9 @@ async def _told(service: Service, pool: str) -> Response:
 async def list_orders(call: Call, pool: Name, limit: Most = 100) -> Response:
     """Return the nodes that were ordered for a pool, and their cost."""
     service = call.service
-    name = (await kept_pool(service, pool)).id
-    orders, now = await service.read(lambda one: orders_of(one, name, limit))
-    told = NodeOrdersResponse.model_construct(
-        orders=[NodeOrderResponse.from_core(one, now) for one in orders]
+    name = (await find_pool(service, pool)).id
+    orders, now = await service.read(lambda reader: orders_of(reader, name, limit))
+    document = NodeOrdersResponse.model_construct(
+        orders=[NodeOrderResponse.from_core(order, now) for order in orders]
     )
-    return Response(to_json(told), media_type="application/json")
+    return json_response(document)

@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 
 from bursar.api.call import Call
 from bursar.api.context import Service, unknown
-from bursar.api.errors import Failed
+from bursar.api.errors import CallFailed
 from bursar.api.operation import NameInUrl, OperationTable
 from bursar.api.pages import Limit, OrgId, read_response
 from bursar.core.instant import Instant
@@ -55,13 +55,13 @@ operations = OperationTable("Reports")
 # What is asked for
 
 
-def _wrong(parameter: str, why: str) -> Failed:
+def _invalid_parameter(parameter: str, why: str) -> CallFailed:
     pointer = f"query/{parameter}"
     errors = [{"pointer": pointer, "detail": why}]
-    return Failed("invalid_request", f"{pointer}: {why}", errors=errors)
+    return CallFailed("invalid_request", f"{pointer}: {why}", errors=errors)
 
 
-def _wanted(start: str | None, end: str | None) -> Wanted:
+def _period(start: str | None, end: str | None) -> Wanted:
     return Wanted(_instant("from", start), _instant("to", end))
 
 
@@ -71,7 +71,7 @@ def _instant(parameter: str, text: str | None) -> Instant | None:
     try:
         return instant_of(text.replace(" ", "+"))  # a plus that was not escaped
     except ValueError as error:
-        raise _wrong(parameter, str(error)) from None
+        raise _invalid_parameter(parameter, str(error)) from None
 
 
 def _dimensions(text: str) -> tuple[By, ...]:
@@ -79,7 +79,7 @@ def _dimensions(text: str) -> tuple[By, ...]:
     names = text.split(",")
     if len(set(names)) < len(names) or not set(names) <= set(By):
         every = ", ".join(By)
-        raise _wrong("by", f"it is one or more of {every}, with commas, each once")
+        raise _invalid_parameter("by", f"it is one or more of {every}, with commas, each once")
     return tuple(map(By, names))
 
 
@@ -90,14 +90,14 @@ def _as_csv(call: Call, wanted: str | None) -> bool:
     return wanted == "csv"
 
 
-async def _asked(service: Service, question: Any) -> Any:
+async def _read_period(service: Service, question: Any) -> Any:
     """The answer to a question about a period, which may be one that cannot be asked for."""
     try:
         return await service.read(question)
     except BadRange as error:
-        raise _wrong(error.parameter, str(error)) from None
+        raise _invalid_parameter(error.parameter, str(error)) from None
     except TooMuch as error:
-        raise _wrong("by", f"{error}: ask for a shorter period, or for less") from None
+        raise _invalid_parameter("by", f"{error}: ask for a shorter period, or for less") from None
 
 
 def _csv_response(call: Call, org: str, number: int, rows: Iterable[Sequence[Cell]]) -> Response:
@@ -114,11 +114,11 @@ def _csv_response(call: Call, org: str, number: int, rows: Iterable[Sequence[Cel
     "/v1/accounts/{id}/statement",
     summary="Get a statement",
     name="accounts.statement",
-    response=shapes.Statement,
+    response=shapes.StatementPage,
     content_types=("application/json", "text/csv"),
     scope=Scope.READ,
 )
-async def statement(
+async def get_statement(
     call: Call,
     id: Id,
     start: From = None,
@@ -133,49 +133,49 @@ async def statement(
     period, as JSON or CSV.
     """
     service, caller = call.service, call.caller
-    wanted, place = _wanted(start, to), _place(after)
+    wanted, place = _period(start, to), _parse_after(after)
     org = await service.org_of(caller, "accounts", id)
-    seen = await _asked(
+    seen = await _read_period(
         service, lambda reader: Statements(reader).page(org, id, wanted, place, limit)
     )
-    found: Statement | None = seen.value
-    if found is None:
+    statement: Statement | None = seen.value
+    if statement is None:
         raise unknown("accounts", id)
-    told = _statement(id, found)
+    document = _render_statement(id, statement)
     if not _as_csv(call, format):
-        response = read_response(call, org, seen.number, _json(told))
+        response = read_response(call, org, seen.number, _json(document))
     else:
-        rows = [list(line.values()) for line in told["lines"]]
+        rows = [list(line.values()) for line in document["lines"]]
         header = list(shapes.StatementLine.model_fields)
         response = _csv_response(call, org, seen.number, [header, *rows])
-        if told["next"] is not None:
-            response.headers["Bursar-Next"] = told["next"]
+        if document["next"] is not None:
+            response.headers["Bursar-Next"] = document["next"]
     response.headers["Vary"] = "Accept"
     return response
 
 
-def _place(after: str | None) -> tuple[int, int] | None:
+def _parse_after(after: str | None) -> tuple[int, int] | None:
     if not after:
         return None
-    found = _AFTER.fullmatch(after)
-    if found is None:
-        raise _wrong("after", "it is `next` of the page before")
-    return int(found[1]), int(found[2])
+    match = _AFTER.fullmatch(after)
+    if match is None:
+        raise _invalid_parameter("after", "it is `next` of the page before")
+    return int(match[1]), int(match[2])
 
 
-def _json(told: Any) -> bytes:
-    return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
+def _json(document: Any) -> bytes:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _statement(account: str, found: Statement) -> dict[str, Any]:
-    behind = found.next
+def _render_statement(account: str, statement: Statement) -> dict[str, Any]:
+    behind = statement.next
     return {
         "account_id": account,
-        "from": instant_text(found.period.start),
-        "to": instant_text(found.period.end),
-        "opening": _compartments(found.opening),
-        "lines": [_line(line) for line in found.lines],
-        "closing": _compartments(found.closing),
+        "from": instant_text(statement.period.start),
+        "to": instant_text(statement.period.end),
+        "opening": _compartments(statement.opening),
+        "lines": [_render_line(line) for line in statement.lines],
+        "closing": _compartments(statement.closing),
         "next": None if behind is None else f"{behind[0]}.{behind[1]}",
     }
 
@@ -184,7 +184,7 @@ def _compartments(parts: Parts) -> dict[str, int]:
     return {f"{part.value}_micros": amount for part, amount in parts.items()}
 
 
-def _line(line: Line) -> dict[str, Any]:
+def _render_line(line: Line) -> dict[str, Any]:
     return {
         "at": instant_text(line.at),
         "effective_at": instant_text(line.effective_at),
@@ -215,7 +215,7 @@ def _line(line: Line) -> dict[str, Any]:
     content_types=("application/json", "text/csv"),
     scope=Scope.READ,
 )
-async def usage(
+async def get_usage(
     call: Call,
     org_id: OrgId = None,
     start: From = None,
@@ -230,22 +230,22 @@ async def usage(
     job, as JSON or CSV.
     """
     service, caller = call.service, call.caller
-    wanted, dimensions = _wanted(start, to), _dimensions(by)
+    wanted, dimensions = _period(start, to), _dimensions(by)
     if level is not None and By.ACCOUNT not in dimensions:
-        raise _wrong("level", "it goes with by=account")
+        raise _invalid_parameter("level", "it goes with by=account")
     org = await service.whole_org(caller, org_id)
-    seen = await _asked(
+    seen = await _read_period(
         service, lambda reader: Usage(reader).report(org, wanted, dimensions, level)
     )
     report: Report = seen.value
-    rows = [_used(report, key, used) for key, used in report.rows]
+    rows = [_render_usage(report, key, used) for key, used in report.rows]
     if _as_csv(call, format):
-        header = [*_names(report.by), *_FIGURES]
+        header = [*_columns(report.by), *_FIGURES]
         table = [header, *([row[name] for name in header] for row in rows)]
         response = _csv_response(call, org, seen.number, table)
     else:
-        told = _report(org, report, rows)
-        response = read_response(call, org, seen.number, _json(told))
+        document = _render_report(org, report, rows)
+        response = read_response(call, org, seen.number, _json(document))
     response.headers["Vary"] = "Accept"
     return response
 
@@ -261,15 +261,17 @@ _COLUMN: Final = {
 }
 
 
-def _names(by: Sequence[By]) -> list[str]:
+def _columns(by: Sequence[By]) -> list[str]:
     """The columns of dimensions; an account has its name beside it."""
-    found: list[str] = []
-    for one in by:
-        found += ["account_id", "account_name"] if one is By.ACCOUNT else [_COLUMN[one]]
-    return found
+    columns: list[str] = []
+    for dimension in by:
+        columns += (
+            ["account_id", "account_name"] if dimension is By.ACCOUNT else [_COLUMN[dimension]]
+        )
+    return columns
 
 
-def _used(report: Report, key: Key, used: Used) -> dict[str, Any]:
+def _render_usage(report: Report, key: Key, used: Used) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for by, value in zip(report.by, key, strict=True):
         row[_COLUMN[by]] = value
@@ -287,7 +289,7 @@ def _figures(used: Used, by_kind: bool) -> dict[str, int | None]:
     }
 
 
-def _report(org: str, report: Report, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _render_report(org: str, report: Report, rows: list[dict[str, Any]]) -> dict[str, Any]:
     total = Used(
         charged=sum(used.charged for _, used in report.rows),
         used=sum(used.used for _, used in report.rows),
@@ -297,7 +299,7 @@ def _report(org: str, report: Report, rows: list[dict[str, Any]]) -> dict[str, A
         "org_id": org,
         "from": instant_text(report.period.start),
         "to": instant_text(report.period.end),
-        "by": [one.value for one in report.by],
+        "by": [dimension.value for dimension in report.by],
         "items": rows,
         "total": _figures(total, By.KIND in report.by),
     }
@@ -313,7 +315,7 @@ def _report(org: str, report: Report, rows: list[dict[str, Any]]) -> dict[str, A
     content_types=("text/csv",),
     scope=Scope.READ,
 )
-async def costs(
+async def export_costs(
     call: Call,
     org_id: OrgId = None,
     start: From = None,
@@ -325,31 +327,31 @@ async def costs(
 ) -> Response:
     """Stream costs as CSV in the FOCUS 1.2 format."""
     service, caller = call.service, call.caller
-    wanted = _wanted(start, to)
+    wanted = _period(start, to)
     org = await service.whole_org(caller, org_id)
-    seen = await _asked(service, lambda reader: Costs.begun(reader, org, wanted, every))
-    found: Costs = seen.value
+    seen = await _read_period(service, lambda reader: Costs.begun(reader, org, wanted, every))
+    costs: Costs = seen.value
     # What was recorded never changes: what was asked for, and the last event of it, say it all.
-    tag = f"{org} {found.period} {found.last} {every} {currency} {focus.VERSION}"
+    tag = f"{org} {costs.period} {costs.last} {every} {currency} {focus.VERSION}"
     head = read_response(call, org, seen.number, tag.encode())
     if head.status_code != 200:
         return head
-    kept = ("Bursar-Event", "ETag", "Cache-Control")
-    headers = {name: head.headers[name] for name in kept}
+    copied = ("Bursar-Event", "ETag", "Cache-Control")
+    headers = {name: head.headers[name] for name in copied}
     headers["Content-Disposition"] = 'attachment; filename="focus.csv"'
-    first = await service.read(found.more)  # while a problem can still be told as one
-    streamed = _streamed(service, org, currency, found, first)
+    first = await service.read(costs.more)  # while a problem can still be told as one
+    streamed = _stream_rows(service, org, currency, costs, first)
     return StreamingResponse(streamed, headers=headers, media_type=MEDIA_TYPE)
 
 
-async def _streamed(
+async def _stream_rows(
     service: Service, org: str, currency: str, costs: Costs, first: list[Cost]
 ) -> AsyncIterator[str]:
     yield csv_text([list(focus.COLUMNS)])
     rows = first
     while True:
         yield csv_text(
-            focus.cells(_row(org, costs.billing_account, currency, cost)) for cost in rows
+            focus.cells(_cost_row(org, costs.billing_account, currency, cost)) for cost in rows
         )
         if costs.done:
             return
@@ -368,14 +370,14 @@ _DESCRIPTION: Final = {
 }
 
 
-def _row(org: str, org_name: str, currency: str, cost: Cost) -> focus.Row:
+def _cost_row(org: str, org_name: str, currency: str, cost: Cost) -> focus.Row:
     line = cost.line
     category = _CATEGORY.get(line.sort, "Adjustment")
     return focus.Row(
         category=category,
         adjustment=line.sort.value if category == "Adjustment" else None,
         correction=line.correction,
-        description=_described(line.sort, line.gpu_type, line.rate),
+        description=_description(line.sort, line.gpu_type, line.rate),
         org=org,
         org_name=org_name,
         account=line.account,
@@ -396,10 +398,10 @@ def _row(org: str, org_name: str, currency: str, cost: Cost) -> focus.Row:
     )
 
 
-def _described(sort: Sort, gpu_type: str | None, rate: int | None) -> str:
-    told = _DESCRIPTION[sort]
+def _description(sort: Sort, gpu_type: str | None, rate: int | None) -> str:
+    text = _DESCRIPTION[sort]
     if gpu_type is not None:
-        told = f"{told}: {gpu_type}"
+        text = f"{text}: {gpu_type}"
     if rate is not None:
-        told = f"{told} at {focus.credits_of(rate):f} credits per GPU-hour"
-    return told
+        text = f"{text} at {focus.credits_of(rate):f} credits per GPU-hour"
+    return text

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from bursar.api.call import Call
 from bursar.api.context import Caller, Service, unknown
-from bursar.api.errors import Failed, InvalidCommand
+from bursar.api.errors import CallFailed, InvalidCommand
 from bursar.api.execute import command_response, command_result, run_command, to_json
 from bursar.api.operation import OperationTable
 from bursar.api.pages import (
@@ -50,7 +50,7 @@ from bursar.service.webhooks.signatures import (
 )
 from bursar.wire.alerts import AlertResponse, AlertRuleRequest, AlertRuleResponse
 from bursar.wire.fields import Id, IdFactory, WireModel
-from bursar.wire.responses import Deleted, only
+from bursar.wire.responses import Deleted, require_event
 from bursar.wire.webhooks import (
     DeliveryResponse,
     ResendResponse,
@@ -61,25 +61,27 @@ from bursar.wire.webhooks import (
 )
 
 operations = OperationTable("Webhooks")
-MOST: Final = 100  # webhooks, or rules, of one org
+SETTINGS_MAX: Final = 100  # webhooks, or rules, of one org
 
 Number = Annotated[int, Field(ge=1, le=2**62)]
 
 
-async def _org(service: Service, caller: Caller, account: str | None, org: str | None) -> str:
+async def _org_of_target(
+    service: Service, caller: Caller, account: str | None, org: str | None
+) -> str:
     """Whose something for an account, or for a whole org, is to be."""
     if account is None:
         return await service.whole_org(caller, org)
-    found = await service.org_of(caller, "accounts", account)
+    owner = await service.org_of(caller, "accounts", account)
     books = service.directory  # no command names the account: that it exists is seen here
     if (
-        await service.read(lambda reader: books.account_of(reader, found, "accounts", account))
+        await service.read(lambda reader: books.account_of(reader, owner, "accounts", account))
         is None
     ):
         raise unknown("accounts", account)
-    if org is not None and org != found:
-        raise Failed("invalid_request", "account_id: it is of another org")
-    return found
+    if org is not None and org != owner:
+        raise CallFailed("invalid_request", "account_id: it is of another org")
+    return owner
 
 
 def no_such(kind: str) -> str:
@@ -87,7 +89,7 @@ def no_such(kind: str) -> str:
     return f"there is no such {kind.replace('_', ' ')}"
 
 
-async def _kept(
+async def _find_setting(
     service: Service, caller: Caller, kind: str, id: str, org: str | None
 ) -> tuple[str, Setting, int]:
     """A webhook or a rule that a caller may see: of its org, of its account or one below.
@@ -96,24 +98,26 @@ async def _kept(
     """
     of = caller.org if org is None and not caller.is_operator else org
     if of is None:
-        raise Failed("invalid_request", "org_id: an operator says which org is meant")
+        raise CallFailed("invalid_request", "org_id: an operator says which org is meant")
     if not caller.is_operator and of != caller.org:
-        raise Failed("not_found", no_such(kind))
+        raise CallFailed("not_found", no_such(kind))
     seen = await service.read(lambda reader: kept_one(reader, of, kind, id))
-    found = seen.value
-    if found is None:
-        raise Failed("not_found", no_such(kind))
-    account = json.loads(found.body or "{}")["account"]
+    setting = seen.value
+    if setting is None:
+        raise CallFailed("not_found", no_such(kind))
+    account = json.loads(setting.body or "{}")["account"]
     try:
-        await _org(service, caller, account, None if caller.is_operator and account else of)
+        await _org_of_target(
+            service, caller, account, None if caller.is_operator and account else of
+        )
     except Exception as error:
         if caller.is_operator:
             raise
-        raise Failed("not_found", no_such(kind)) from error
-    return of, found, seen.number
+        raise CallFailed("not_found", no_such(kind)) from error
+    return of, setting, seen.number
 
 
-async def _changed(
+async def _org_to_change(
     service: Service, caller: Caller, kind: str, id: str, org: str | None, key: str
 ) -> tuple[str, bool]:
     """The org of what a caller may change; and whether the request's key is new.
@@ -125,31 +129,35 @@ async def _changed(
     named = org if caller.is_operator else caller.org
     if named is not None and org in (None, named):
         asker = await service.read(lambda reader: asker_of(reader, named, key))
-        if asker is not None and (asker == caller.id or await _is_whole(service, caller, named)):
+        if asker is not None and (
+            asker == caller.id or await _is_for_whole_org(service, caller, named)
+        ):
             return named, False
-    found, _, _ = await _kept(service, caller, kind, id, org)
-    return found, True
+    owner, _, _ = await _find_setting(service, caller, kind, id, org)
+    return owner, True
 
 
-async def _is_whole(service: Service, caller: Caller, org: str) -> bool:
+async def _is_for_whole_org(service: Service, caller: Caller, org: str) -> bool:
     """Whether a key is for all of an org."""
     try:
         await service.whole_org(caller, org)
-    except Failed:
+    except CallFailed:
         return False
     return True
 
 
 async def _check_room(service: Service, org: str, kind: str) -> None:
-    found = await service.read(lambda reader: settings(reader, org, kind, "", MOST + 1))
-    if len(found) > MOST:
-        raise Failed("invalid_request", f"an org has at most {MOST:,} of them")
+    stored = await service.read(lambda reader: settings(reader, org, kind, "", SETTINGS_MAX + 1))
+    if len(stored) > SETTINGS_MAX:
+        raise CallFailed("invalid_request", f"an org has at most {SETTINGS_MAX:,} of them")
 
 
 # Webhooks
 
 
-def _told(org: str, id: str, webhook: Webhook, secret: str | None = None) -> WebhookResponse:
+def _render_webhook(
+    org: str, id: str, webhook: Webhook, secret: str | None = None
+) -> WebhookResponse:
     return WebhookResponse(
         id=id,
         org_id=org,
@@ -174,27 +182,29 @@ async def create_webhook(call: Call, body: WebhookRequest) -> Response:
     """Send events to a URL from now on. The signing secret is returned only once."""
     service, caller = call.service, call.caller
     key = call.idempotency_key()
-    org = await _org(service, caller, body.account_id, body.org_id)
+    org = await _org_of_target(service, caller, body.account_id, body.org_id)
     for type in body.events:
         if type not in TYPES:
-            raise Failed("invalid_request", "/events: there is no such kind of event")
+            raise CallFailed("invalid_request", "/events: there is no such kind of event")
     if await service.read(lambda reader: first_asked(reader, org, key)) is None:
         await _check_url(service, body.url)
         await _check_room(service, org, WEBHOOK)
     types = tuple(dict.fromkeys(body.events))
     webhook = Webhook(url=body.url, types=types, account=body.account_id)
-    making = IdFactory(org, key, int(time.time() * 1_000))
-    id = making.id("id", body.id)
-    command = _setting(
+    ids = IdFactory(org, key, int(time.time() * 1_000))
+    id = ids.id("id", body.id)
+    command = _build_command(
         lambda: SetSetting(kind=WEBHOOK, id=SettingId(id), body=webhook.body, before=0)
     )
-    answer = await run_command(service, caller, org, key, command, making.made)
+    answer = await run_command(service, caller, org, key, command, ids.generated_fields)
 
-    def told(event: SettingSet) -> WireModel:
+    def render(event: SettingSet) -> WireModel:
         secret = shown(secret_for(service.secret, org, event.id, FIRST))
-        return _told(org, event.id, Webhook.of(event.body or ""), secret)
+        return _render_webhook(org, event.id, Webhook.of(event.body or ""), secret)
 
-    return command_response(org, answer, 201, lambda happened: told(only(SettingSet, happened)))
+    return command_response(
+        org, answer, 201, lambda happened: render(require_event(SettingSet, happened))
+    )
 
 
 async def _check_url(service: Service, url: str) -> None:
@@ -202,10 +212,10 @@ async def _check_url(service: Service, url: str) -> None:
     try:
         await service.outbound.addresses(url)
     except Unsafe as error:
-        raise Failed("invalid_request", f"/url: {error}") from None
+        raise CallFailed("invalid_request", f"/url: {error}") from None
 
 
-def _setting(made: Callable[[], SetSetting]) -> SetSetting:
+def _build_command(made: Callable[[], SetSetting]) -> SetSetting:
     try:
         return made()
     except (ValueError, TypeError) as error:
@@ -227,7 +237,7 @@ async def list_webhooks(
     org = await service.whole_org(caller, org_id)
     seen = await service.read(lambda reader: kept_page(reader, org, WEBHOOK, after, limit))
     return page_response(
-        call, org, seen, lambda one: _told(org, one.id, Webhook.of(one.body or ""))
+        call, org, seen, lambda row: _render_webhook(org, row.id, Webhook.of(row.body or ""))
     )
 
 
@@ -241,8 +251,10 @@ async def list_webhooks(
 async def get_webhook(call: Call, id: Id, org_id: OrgId = None) -> Response:
     """Return a webhook, without its secret."""
     service, caller = call.service, call.caller
-    org, found, number = await _kept(service, caller, WEBHOOK, id, org_id)
-    return read_response(call, org, number, to_json(_told(org, id, Webhook.of(found.body or ""))))
+    org, row, number = await _find_setting(service, caller, WEBHOOK, id, org_id)
+    return read_response(
+        call, org, number, to_json(_render_webhook(org, id, Webhook.of(row.body or "")))
+    )
 
 
 @operations.delete(
@@ -257,22 +269,22 @@ async def delete_webhook(call: Call, id: Id, org_id: OrgId = None) -> Response:
     """Delete a webhook. Nothing more is sent to it."""
     service, caller = call.service, call.caller
     command = SetSetting(kind=WEBHOOK, id=SettingId(id), body=None)
-    return await _dropped(call, service, caller, command, org_id)
+    return await _delete(call, service, caller, command, org_id)
 
 
-async def _dropped(
+async def _delete(
     call: Call, service: Service, caller: Caller, command: SetSetting, org_id: str | None
 ) -> Response:
-    """Drop a webhook or a rule; whoever asks again under the same key is told the same."""
+    """Delete a webhook or a rule. A retry with the same key gets the same response."""
     key = call.idempotency_key()
     org = caller.org if org_id is None and not caller.is_operator else org_id
-    if org is None or not await _is_whole(service, caller, org):
+    if org is None or not await _is_for_whole_org(service, caller, org):
         # A key for an account may drop what is for that account or below.
-        org, _ = await _changed(service, caller, command.kind, command.id, org, key)
+        org, _ = await _org_to_change(service, caller, command.kind, command.id, org, key)
     answer = await run_command(service, caller, org, key, command)
     done = command_result(org, answer, 200, lambda _: Deleted(id=command.id))
     if isinstance(answer.outcome, Refusal) and answer.outcome.code is Code.SETTING_UNKNOWN:
-        raise Failed("not_found", no_such(command.kind), done.headers)
+        raise CallFailed("not_found", no_such(command.kind), done.headers)
     return done.response()
 
 
@@ -291,7 +303,7 @@ async def rotate_webhook(
     """Give a webhook a new signing secret. The old one signs as well for `overlap_seconds`."""
     service, caller = call.service, call.caller
     key = call.idempotency_key()
-    org, _ = await _changed(service, caller, WEBHOOK, id, org_id, key)
+    org, _ = await _org_to_change(service, caller, WEBHOOK, id, org_id, key)
     answer = await run_command(service, caller, org, key, rotation(id, key, body.overlap_seconds))
     secret = shown(secret_for(service.secret, org, id, version_of(key)))
     return command_response(
@@ -324,25 +336,25 @@ async def list_deliveries(
 ) -> Response:
     """Return what was sent to a webhook and whether it arrived, in the order of events."""
     service, caller = call.service, call.caller
-    org, _, _ = await _kept(service, caller, WEBHOOK, id, org_id)
+    org, _, _ = await _find_setting(service, caller, WEBHOOK, id, org_id)
     seen = await service.read(
         lambda reader: deliveries_of(reader, org, id, after, status or "", limit)
     )
-    return page_response(call, org, seen, lambda one: _delivery(org, id, one))
+    return page_response(call, org, seen, lambda delivery: _render_delivery(org, id, delivery))
 
 
-def _delivery(org: str, id: str, one: Delivery) -> DeliveryResponse:
+def _render_delivery(org: str, id: str, delivery: Delivery) -> DeliveryResponse:
     return DeliveryResponse.model_construct(
         webhook_id=id,
-        message_id=message_id(id, one.number),
+        message_id=message_id(id, delivery.number),
         stream=org,
-        number=one.number,
-        status=one.status,
-        attempts=one.attempts,
-        last_at=one.last_at,
-        response_code=one.code,
-        error=one.why,
-        next_at=one.next_at,
+        number=delivery.number,
+        status=delivery.status,
+        attempts=delivery.attempts,
+        last_at=delivery.last_at,
+        response_code=delivery.code,
+        error=delivery.why,
+        next_at=delivery.next_at,
     )
 
 
@@ -359,27 +371,29 @@ async def resend_delivery(call: Call, id: Id, number: Number, org_id: OrgId = No
     """Send a message again under the same id."""
     service, caller = call.service, call.caller
     key = call.idempotency_key()
-    org, new = await _changed(service, caller, WEBHOOK, id, org_id, key)
+    org, new = await _org_to_change(service, caller, WEBHOOK, id, org_id, key)
     if new:
-        await _check_told(service, org, id, number)
-    making = IdFactory(org, key, int(time.time() * 1_000))
-    command = resend(making.id("id", None), id, number)
-    answer = await run_command(service, caller, org, key, command, making.made)
+        await _check_delivered(service, org, id, number)
+    ids = IdFactory(org, key, int(time.time() * 1_000))
+    command = resend(ids.id("id", None), id, number)
+    answer = await run_command(service, caller, org, key, command, ids.generated_fields)
 
-    def told(event: SettingSet) -> WireModel:
+    def render(event: SettingSet) -> WireModel:
         webhook, again = resend_of(event.body or "")
         return ResendResponse(
             webhook_id=webhook, message_id=message_id(webhook, again), stream=org, number=again
         )
 
-    return command_response(org, answer, 202, lambda happened: told(only(SettingSet, happened)))
+    return command_response(
+        org, answer, 202, lambda happened: render(require_event(SettingSet, happened))
+    )
 
 
-async def _check_told(service: Service, org: str, id: str, number: int) -> None:
+async def _check_delivered(service: Service, org: str, id: str, number: int) -> None:
     """End the call unless a webhook was told, or is to be told, of an event."""
     seen = await service.read(lambda reader: deliveries_of(reader, org, id, number - 1, "", 1))
-    if number not in [one.number for one in seen.value.things]:
-        raise Failed("not_found", "the webhook was not told of that event")
+    if number not in [delivery.number for delivery in seen.value.things]:
+        raise CallFailed("not_found", "the webhook was not told of that event")
 
 
 # Alerts
@@ -401,12 +415,12 @@ async def list_alerts(
     org = await service.whole_org(caller, org_id)
     seen = await service.read(lambda reader: alerts_of(reader, org, after, limit))
 
-    def told(one: Setting) -> WireModel:
+    def render(alert: Setting) -> WireModel:
         return AlertResponse.from_core(
-            org, one.id, Alert.from_body(one.body or ""), one.number, one.at
+            org, alert.id, Alert.from_body(alert.body or ""), alert.number, alert.at
         )
 
-    return page_response(call, org, seen, told)
+    return page_response(call, org, seen, render)
 
 
 @operations.post(
@@ -428,23 +442,30 @@ async def create_rule(call: Call, body: AlertRuleRequest) -> Response:
     """Raise an alert for a low balance, a short runway or expiring credits."""
     service, caller = call.service, call.caller
     key = call.idempotency_key()
-    org = await _org(service, caller, body.account_id, body.org_id)
+    org = await _org_of_target(service, caller, body.account_id, body.org_id)
     try:
         rule = body.to_core()
     except (ValueError, TypeError) as error:
         raise InvalidCommand(str(error)) from error
     if await service.read(lambda reader: first_asked(reader, org, key)) is None:
         await _check_room(service, org, RULE)
-    making = IdFactory(org, key, int(time.time() * 1_000))
-    id = making.id("id", body.id)
+    ids = IdFactory(org, key, int(time.time() * 1_000))
+    id = ids.id("id", body.id)
     answer = await run_command(
-        service, caller, org, key, _setting(lambda: rule_setting(id, rule)), making.made
+        service,
+        caller,
+        org,
+        key,
+        _build_command(lambda: rule_setting(id, rule)),
+        ids.generated_fields,
     )
 
-    def told(event: SettingSet) -> WireModel:
+    def render(event: SettingSet) -> WireModel:
         return AlertRuleResponse.from_core(org, event.id, AlertRule.from_body(event.body or ""))
 
-    return command_response(org, answer, 201, lambda happened: told(only(SettingSet, happened)))
+    return command_response(
+        org, answer, 201, lambda happened: render(require_event(SettingSet, happened))
+    )
 
 
 @operations.get(
@@ -463,10 +484,10 @@ async def list_rules(
     org = await service.whole_org(caller, org_id)
     seen = await service.read(lambda reader: kept_page(reader, org, RULE, after, limit))
 
-    def told(one: Setting) -> WireModel:
-        return AlertRuleResponse.from_core(org, one.id, AlertRule.from_body(one.body or ""))
+    def render(rule: Setting) -> WireModel:
+        return AlertRuleResponse.from_core(org, rule.id, AlertRule.from_body(rule.body or ""))
 
-    return page_response(call, org, seen, told)
+    return page_response(call, org, seen, render)
 
 
 @operations.delete(
@@ -481,4 +502,4 @@ async def list_rules(
 async def delete_rule(call: Call, id: Id, org_id: OrgId = None) -> Response:
     """Delete an alert rule. It raises no more alerts."""
     service, caller = call.service, call.caller
-    return await _dropped(call, service, caller, rule_setting(id, None), org_id)
+    return await _delete(call, service, caller, rule_setting(id, None), org_id)

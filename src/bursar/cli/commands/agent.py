@@ -25,7 +25,7 @@ from bursar.cli.api_command import seconds
 from bursar.cli.credentials import KEY_VARIABLE, Access, access
 from bursar.cli.problems import Unusable
 from bursar.cli.signals import told_to_stop
-from bursar.client.http import is_here
+from bursar.client.http import is_local
 from bursar.core.dispatch.agent import REPORT_EVERY
 from bursar.core.ids import NodeId
 from bursar.core.instant import MILLISECOND
@@ -190,7 +190,7 @@ def _access(server: str | None, *, plain_http: bool) -> Access:
     known = Access(server.rstrip("/"), key) if server and key else access()
     if server is not None and known.url != server.rstrip("/"):
         raise Unusable(f"no key is configured for {server}", f"Set {KEY_VARIABLE}.")
-    if known.url.startswith("http:") and not is_here(known.url) and not plain_http:
+    if known.url.startswith("http:") and not is_local(known.url) and not plain_http:
         raise Unusable(
             f"the key would be sent to {known.url} without TLS",
             "Use https, or add --plain-http.",

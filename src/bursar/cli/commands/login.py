@@ -11,7 +11,7 @@ import typer
 from bursar.cli.credentials import URL_VARIABLE, Access, running_here, save
 from bursar.cli.problems import Unusable
 from bursar.client import Client, Problem
-from bursar.client.http import is_here
+from bursar.client.http import is_local
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -51,7 +51,7 @@ def _checked(url: str, plain_http: bool) -> str:
         raise typer.BadParameter(f"{url!r} is not a URL: write https://bursar.example.com")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise typer.BadParameter("the URL may contain a host, a port and a path only")
-    if parts.scheme == "http" and not is_here(url) and not plain_http:
+    if parts.scheme == "http" and not is_local(url) and not plain_http:
         raise typer.BadParameter(
             f"the key would be sent to {parts.hostname} without TLS: use https, or add --plain-http"
         )

@@ -9,7 +9,7 @@ import typer
 from bursar.cli.api_command import Id, connected
 from bursar.cli.output import note
 from bursar.client import Client
-from bursar.client.event_stream import patiently
+from bursar.client.event_stream import retry_patiently
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -33,7 +33,7 @@ def logs(
         while True:
             wait_ms = WAIT_MS if follow and after else 0
             ask = partial(_told, client, id, node, after, wait_ms=wait_ms)
-            told = patiently(ask) if wait_ms else ask()
+            told = retry_patiently(ask) if wait_ms else ask()
             for part in told["data"]:
                 if attempt and part["attempt"] != attempt:
                     print(f"--- attempt {part['attempt']} on {part['node']}", file=sys.stderr)
