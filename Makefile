@@ -1,28 +1,27 @@
-# The verbs of this project. Each one works on a fresh machine that has Python 3.11 and make:
-# the environment in .venv is made from requirements/dev.lock the first time it is needed,
-# and again when the lock changes.
+# All targets work on a fresh machine with Python 3.11 and make. The environment in .venv is created
+# from requirements/dev.lock when it is first needed, and again when the lock changes.
 
-# Never the interpreter of .venv itself, which is removed when the lock changes.
+# Not the interpreter of .venv, which is removed when the lock changes.
 PYTHON ?= $(firstword $(shell which -a python3.11 python3 2>/dev/null | grep -v '^$(CURDIR)/.venv/'))
-# How many tests run at a time: one per core, or more where they mostly wait for other processes.
+# Tests that run at the same time: one per core, or more where they mostly wait for other processes.
 CORES := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n : 4)))
 JOBS ?= $(CORES)
 WAITING_JOBS ?= $(shell echo $$((3 * $(CORES))))
-# Where `make run` listens, on this machine.
+# Port of `make run`.
 PORT ?= 8765
 
-# Least branch coverage of src/bursar/core, in per cent, that `make test` accepts.
+# Minimum branch coverage of src/bursar/core for `make test`, in per cent.
 COVERAGE_GATE ?= 100
-# How long `make fuzz` goes on, and how many examples each property gets in a round.
+# Duration of `make fuzz`, and examples per property and round.
 FUZZ_MINUTES ?= 5
 FUZZ_EXAMPLES ?= 1000
-# How long `make soak` goes on.
+# Duration of `make soak`.
 SOAK_MINUTES ?= 60
 # What `make bench` runs; `make bench ARGS=--help` lists the benchmarks.
 ARGS ?= library
-# How long `make chaos` goes on.
+# Duration of `make chaos`.
 CHAOS_MINUTES ?= 60
-# Least share of mutants, in per cent, that the tests must notice.
+# Minimum share of mutants that the tests must catch, in per cent.
 MUTANTS_GATE ?= 90
 
 BIN := .venv/bin
@@ -53,7 +52,7 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: run
-run: .venv/.installed ## start everything: service, four nodes, three tenants with jobs; stop with Ctrl-C
+run: .venv/.installed ## start the service with four nodes and three tenants; stop with Ctrl-C
 	@$(BIN)/bursar up --demo --port $(PORT)
 
 .PHONY: test
@@ -62,12 +61,12 @@ test: statics ## everything CI checks: format, lint, types, all tests, coverage 
 	@$(PYTEST) -n $(JOBS) --durations=10 -m 'not property' --cov --cov-report= $(CORE_TESTS)
 	$(SAY) "branch coverage of the core, at least $(COVERAGE_GATE) %"
 	@$(BIN)/coverage report --include='src/bursar/core/*' --fail-under=$(COVERAGE_GATE)
-	$(SAY) "all other tests; properties over random histories, fixed seeds"
+	$(SAY) "all other tests; properties with fixed seeds"
 	@PYTHONHASHSEED=0 $(PYTEST) -n $(WAITING_JOBS) --durations=30 -m 'property or not core'
 
 .PHONY: check
-check: statics ## format, lint, types and the tests that take a minute
-	$(SAY) "tests of the rules, and some of all else"
+check: statics ## format, lint, types and one minute of tests
+	$(SAY) "fast tests"
 	@HYPOTHESIS_PROFILE=quick $(PYTEST) -n $(JOBS) -m 'not slow' $(CHECKED)
 
 .PHONY: statics
@@ -80,7 +79,7 @@ statics: .venv/.installed
 	@$(BIN)/mypy --no-error-summary
 
 .PHONY: format
-format: .venv/.installed ## put the code into the house format
+format: .venv/.installed ## format the code
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/ruff check --quiet --fix-only .
 
@@ -89,26 +88,26 @@ exhaustive: .venv/.installed ## the tests that take a sample of their cases, on 
 	@BURSAR_EXHAUSTIVE=1 $(PYTEST) -n $(JOBS) --timeout=3600 -o faulthandler_timeout=0 -m sampled
 
 .PHONY: fuzz
-fuzz: .venv/.installed ## random examples for FUZZ_MINUTES (5), seeds printed
+fuzz: .venv/.installed ## run properties on random examples for FUZZ_MINUTES (5)
 	@BURSAR_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) tools/fuzz $(FUZZ_MINUTES) -n $(JOBS)
 
 .PHONY: soak
-soak: .venv/.installed ## kill, stop and cut everything at random for SOAK_MINUTES (60), seeds printed
+soak: .venv/.installed ## inject faults into a ledger for SOAK_MINUTES (60)
 	@$(BIN)/python -m tools.soak $(SOAK_MINUTES)
 
 .PHONY: chaos
-chaos: .venv/.installed ## the same to whole deployments, at every failpoint too, for CHAOS_MINUTES (60)
+chaos: .venv/.installed ## inject faults into whole deployments for CHAOS_MINUTES (60)
 	@$(BIN)/python -m tools.chaos $(CHAOS_MINUTES)
 
 .PHONY: mutants
-mutants: planted mutated ## plant the listed bugs, then change the money core in small ways
+mutants: planted mutated ## apply the planted bugs, then mutate the money core
 
 .PHONY: planted
-planted: .venv/.installed ## plant the bugs of tests/planted, one at a time; a test must catch each
+planted: .venv/.installed ## apply the bugs of tests/planted, one at a time; a test must catch each
 	@$(BIN)/python -m tools.planted --jobs $(JOBS) --only '$(ONLY)'
 
-# From scratch, because mutmut keeps old verdicts when only tests have changed; KEEP=1 goes on
-# with what is there.
+# Starts from scratch, because mutmut keeps old verdicts when only tests have changed. KEEP=1
+# continues an earlier run.
 .PHONY: mutated
 mutated: .venv/.installed
 	@$(if $(KEEP),rm -rf mutants/tests,rm -rf mutants)
@@ -121,10 +120,10 @@ mutated: .venv/.installed
 bench: .venv/.installed ## run a benchmark: ARGS="library", "ledger --quick", "schedule --core"
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-# Keeps the versions that are there unless UPGRADE=1. The lock names no registry: pip finds the
-# files wherever the machine's own settings say, and their hashes decide.
+# Keeps the locked versions unless UPGRADE=1. The lock names no registry: pip uses the one that the
+# machine is configured for, and checks the hashes.
 .PHONY: lock
-lock: ## make requirements/dev.lock anew from pyproject.toml
+lock: ## update requirements/dev.lock from pyproject.toml
 	$(SAY) "locking"
 	@at=$$(mktemp -d) && trap 'rm -rf "$$at"' EXIT && \
 	$(PYTHON) -m venv "$$at" && \
@@ -134,18 +133,18 @@ lock: ## make requirements/dev.lock anew from pyproject.toml
 	    --system-certs --quiet $(if $(UPGRADE),--upgrade)
 
 .PHONY: clean
-clean: ## remove all that can be made again
+clean: ## remove everything that can be built again
 	@rm -rf .venv .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache \
 	    build dist mutants
 	@find benchmarks src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The lock is the whole list, so pip looks for nothing more: older ones would take the newest release
-# of a package that is asked for with an extra, and refuse it as it is not in the lock.
-# A stamp is written last, so an environment whose making was interrupted does not count.
+# The lock lists every package, so pip resolves no dependencies: older versions of pip would pick the
+# newest release of a package with an extra, which is not in the lock. The stamp is written last, so
+# an interrupted installation starts again.
 .venv/.locked: $(LOCK)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	    { echo "bursar needs Python 3.11 or newer; set PYTHON to one"; exit 1; }
-	$(SAY) "making .venv"
+	$(SAY) "creating .venv"
 	@rm -rf .venv
 	@$(PYTHON) -m venv .venv
 	$(SAY) "installing the locked tools (half a minute)"
@@ -153,6 +152,6 @@ clean: ## remove all that can be made again
 	@touch $@
 
 .venv/.installed: .venv/.locked pyproject.toml
-	$(SAY) "installing bursar into it"
+	$(SAY) "installing bursar"
 	@$(PIP) install --no-build-isolation --no-deps --editable .
 	@touch $@

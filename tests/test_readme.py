@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bursar.cli.walkthrough.ledger import Story, tell
+from bursar.cli.walkthrough.ledger import Story, play_chapters
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
@@ -15,7 +15,7 @@ README = (Path(__file__).parent.parent / "README.md").read_text()
 def test_the_readme_quotes_the_ledger_walkthrough() -> None:
     """Each part between two […] is printed line by line, except for blanks at line ends."""
     page = io.StringIO()
-    tell(Story(), Console(file=page, width=80, highlight=False))
+    play_chapters(Story(), Console(file=page, width=80, highlight=False))
     printed = "\n".join(line.rstrip() for line in page.getvalue().splitlines())
     shown = re.search(r"`bursar walkthrough ledger`\n.*?```\n(.*?)```", README, re.DOTALL)
 

@@ -1,9 +1,9 @@
-"""Rounds of chaos on whole deployments until the time is over: python -m tools.chaos MINUTES [SEED]
+"""Injects faults into whole deployments, round after round: python -m tools.chaos MINUTES [SEED]
 
-Each round has a seed, printed before it starts: it chooses the faults, what tenants ask for and
-which failpoints strike. The first round that goes wrong ends it all; its folder is kept, with what
-everybody said, all tables, and what jobs have written down. With a seed there is one round, with
-the same faults in the same order; when exactly they hit is chance in any case.
+Each round prints its seed before it starts. The seed determines the faults, the tenants' requests
+and the armed failpoints. The first failed round ends the run and keeps its folder, with all logs,
+tables and what the jobs wrote. With SEED, one round runs with the same faults in the same order;
+their exact timing still varies.
 """
 
 import os
@@ -20,50 +20,50 @@ from bursar.service.database import URL_VARIABLE
 from tests.chaos.faults import FAULTS
 from tests.chaos.rounds import SLOWEST, Invalid, Seen, a_round
 
-FAULTS_EACH = (20, 60)  # the least and the most of a round
+FAULTS_PER_ROUND = (20, 60)  # minimum and maximum
 
 
-def faults_of(seed: int) -> list[str]:
-    """The faults of a round: of some kinds, which change from round to round."""
-    chance = random.Random(f"faults/{seed}")
-    kinds = chance.sample(sorted(FAULTS), chance.randint(3, len(FAULTS)))
-    return [chance.choice(kinds) for _ in range(chance.randint(*FAULTS_EACH))]
+def draw_faults(seed: int) -> list[str]:
+    """The faults of a round, drawn from a random subset of all kinds."""
+    rng = random.Random(f"faults/{seed}")
+    kinds = rng.sample(sorted(FAULTS), rng.randint(3, len(FAULTS)))
+    return [rng.choice(kinds) for _ in range(rng.randint(*FAULTS_PER_ROUND))]
 
 
 def main(minutes: float, seed: int | None) -> int:
-    """Go on until the time is over or something is wrong."""
-    os.environ.pop(URL_VARIABLE, None)  # this kills servers: never one that is not its own
+    """Run rounds until the time is up or a round fails."""
+    os.environ.pop(URL_VARIABLE, None)  # rounds kill their server, so it must be their own
     end = time.monotonic() + minutes * 60
     rounds, invalid, slowest, counts, faults = 0, 0, 0, Counter[str](), Counter[str]()
     while rounds == 0 or (seed is None and time.monotonic() < end):
         rounds += 1
-        now = secrets.randbits(32) if seed is None else seed
-        print(f"· round {rounds}, seed {now}: ", end="", flush=True)
+        round_seed = secrets.randbits(32) if seed is None else seed
+        print(f"· round {rounds}, seed {round_seed}: ", end="", flush=True)
         folder = Path(tempfile.mkdtemp(prefix="chaos-"))
         try:
-            seen = a_round(folder, now, faults_of(now), armed=now % 2 == 0)
+            result = a_round(folder, round_seed, draw_faults(round_seed), armed=round_seed % 2 == 0)
         except Invalid as error:
             invalid += 1
-            print(f"invalid: {error}; seen in {folder}", flush=True)
+            print(f"invalid: {error}; files in {folder}", flush=True)
             continue
         except BaseException:
-            print(f"wrong, or stopped; seen in {folder}")
-            print(f"to see it again: .venv/bin/python -m tools.chaos 0 {now}")
+            print(f"failed or interrupted; files in {folder}")
+            print(f"to reproduce: .venv/bin/python -m tools.chaos 0 {round_seed}")
             raise
-        print(told(seen), flush=True)
+        print(format_round(result), flush=True)
         shutil.rmtree(folder)
-        slowest = max(slowest, seen.counts.pop(SLOWEST))
-        counts += seen.counts
-        faults += seen.faults
-    print(f"{rounds} rounds, {invalid} of them invalid, nothing wrong")
+        slowest = max(slowest, result.counts.pop(SLOWEST))
+        counts += result.counts
+        faults += result.faults
+    print(f"{rounds} rounds, {invalid} of them invalid, no failures")
     print(f"{dict(counts)}; {dict(sorted(faults.items()))}; {SLOWEST}: {slowest}")
     return 3 if invalid else 0
 
 
-def told(seen: Seen) -> str:
-    """A round in a line."""
-    return f"{seen.faults.total()} faults, " + ", ".join(
-        f"{number:,} {what}" for what, number in seen.counts.items()
+def format_round(result: Seen) -> str:
+    """Describe a round on one line."""
+    return f"{result.faults.total()} faults, " + ", ".join(
+        f"{number:,} {what}" for what, number in result.counts.items()
     )
 
 

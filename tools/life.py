@@ -1,6 +1,6 @@
-"""The diagram of a job's life, drawn from the table of its steps: python -m tools.life
+"""Draws the state diagram of a job from the table of its transitions: python -m tools.life
 
-`docs/jobs.md` has it between two marks; a test compares. With --write it is put there anew.
+`docs/jobs.md` contains the diagram between two marks, and a test compares it. --write updates it.
 """
 
 import sys
@@ -14,9 +14,9 @@ BEGIN, END = "<!-- life: begin -->\n", "<!-- life: end -->\n"
 ATTEMPT = "attempt"  # stands for all states that have a lease
 
 
-def diagram() -> str:
-    """All states and steps in Mermaid's words; what every live state may do, the attempt does."""
-    inside, outside = _edges()
+def draw_diagram() -> str:
+    """The diagram in Mermaid. A transition of all live states starts at the group `attempt`."""
+    inside, outside = _collect_edges()
     lines = ["stateDiagram-v2", "    [*] --> queued: submitted", f"    state {ATTEMPT} {{"]
     lines += [f"        {line}" for line in inside]
     lines += ["    }", *(f"    {line}" for line in outside)]
@@ -24,36 +24,36 @@ def diagram() -> str:
     return "```mermaid\n" + "\n".join(lines) + "\n```\n"
 
 
-def _edges() -> tuple[list[str], list[str]]:
-    """The steps from one live state to another, and all others."""
-    whys: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for (state, why), to in TABLE.items():
-        common = all(TABLE.get((live, why)) is to for live in LIVE)
-        source = ATTEMPT if state in LIVE and common else state.value
-        if why not in whys[source, to.value]:
-            whys[source, to.value].append(why)
+def _collect_edges() -> tuple[list[str], list[str]]:
+    """The transitions between two live states, and all others."""
+    reasons: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for (state, reason), to in TABLE.items():
+        is_common = all(TABLE.get((live, reason)) is to for live in LIVE)
+        source = ATTEMPT if state in LIVE and is_common else state.value
+        if reason not in reasons[source, to.value]:
+            reasons[source, to.value].append(reason)
     inside: list[str] = []
     outside: list[str] = []
-    for (left, reached), found in sorted(whys.items(), key=_by_state):
-        line = f"{left} --> {reached}: {', '.join(found)}"
-        (inside if {left, reached} <= LIVE else outside).append(line)
+    for (source, target), names in sorted(reasons.items(), key=_state_order):
+        line = f"{source} --> {target}: {', '.join(names)}"
+        (inside if {source, target} <= LIVE else outside).append(line)
     return inside, outside
 
 
-def _by_state(edge: tuple[tuple[str, str], list[str]]) -> tuple[int, int]:
+def _state_order(edge: tuple[tuple[str, str], list[str]]) -> tuple[int, int]:
     order = [state.value for state in State]
     source, to = edge[0]
     return order.index("starting" if source == ATTEMPT else source), order.index(to)
 
 
-def page_with(text: str) -> str:
-    """The page with the diagram as it is now."""
+def insert_diagram(text: str) -> str:
+    """The text of the page with the current diagram."""
     head, _, rest = text.partition(BEGIN)
-    return head + BEGIN + diagram() + END + rest.partition(END)[2]
+    return head + BEGIN + draw_diagram() + END + rest.partition(END)[2]
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--write"]:
-        PAGE.write_text(page_with(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        PAGE.write_text(insert_diagram(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     else:
-        sys.stdout.write(diagram())
+        sys.stdout.write(draw_diagram())

@@ -1,9 +1,9 @@
-"""Plant the bugs of tests/planted, one at a time, and see that a test catches each.
+"""Apply the bugs of tests/planted, one at a time, and check that a test catches each.
 
     python -m tools.planted [--only WORDS] [--jobs 2] [--limit 300]
 
-Works on copies of the tree, one for each job; the tree itself is never touched. Before the first
-bug all tests that are to catch one are run without any: a test that fails anyway catches nothing.
+Works on copies of the project, one per job. The tests that must catch the bugs first run without
+any bug, because a test that always fails catches nothing.
 """
 
 import argparse
@@ -29,36 +29,36 @@ from rich.table import Table
 from tests.planted.bugs import ROOT, Bug, bugs
 
 PYTEST = ("-m", "pytest", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", "-p", "no:cov")
-LEFT_OUT = (".*_cache", ".coverage*", ".git", ".hypothesis", ".venv", "build", "dist", "mutants")
-TESTS_FAILED = 1  # pytest's word for it; any other but 0 says that it could not test
-TOLD = re.compile(r"^(?:FAILED|ERROR) tests/(\S+::[^\n]+?)(?: - .*)?$", re.MULTILINE)
+NOT_COPIED = (".*_cache", ".coverage*", ".git", ".hypothesis", ".venv", "build", "dist", "mutants")
+TESTS_FAILED = 1  # pytest's exit status; others but 0 mean that no test could run
+FAILED_TEST = re.compile(r"^(?:FAILED|ERROR) tests/(\S+::[^\n]+?)(?: - .*)?$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of one bug."""
+    """The result for one bug."""
 
     bug: Bug
     caught_by: str | None  # the test that failed
-    instead: str  # what happened if none did
+    failure: str  # what happened if no test failed
     seconds: float
 
 
-class Tree:
-    """A copy of the project that bugs are planted in."""
+class ProjectCopy:
+    """A copy of the project to apply bugs to."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._writes = 0
-        shutil.copytree(ROOT, root, ignore=shutil.ignore_patterns(*LEFT_OUT, "__pycache__"))
-        asked = "import bursar; print(bursar.__file__)"
-        found = self._run(["-c", asked], 60).stdout.strip()
-        if not Path(found).is_relative_to(root):
-            raise SystemExit(f"the copy is not what is imported, but {found}")
+        shutil.copytree(ROOT, root, ignore=shutil.ignore_patterns(*NOT_COPIED, "__pycache__"))
+        code = "import bursar; print(bursar.__file__)"
+        imported = self._run(["-c", code], 60).stdout.strip()
+        if not Path(imported).is_relative_to(root):
+            raise SystemExit(f"the copy is not imported, but {imported}")
 
     @contextmanager
     def planted(self, bug: Bug) -> Iterator[None]:
-        """The tree with the bug in it, until the end of the block."""
+        """Apply the bug until the end of the block."""
         path = self.root / bug.path
         text = path.read_text()
         self._write(path, bug.planted_in(text))
@@ -68,7 +68,7 @@ class Tree:
             self._write(path, text)
 
     def _write(self, path: Path, text: str) -> None:
-        """Write a file, a second later each time: its compiled form is known by time and size."""
+        """Write a file with a new time; Python finds compiled files by time and size."""
         at = path.stat().st_mtime
         path.write_text(text)
         self._writes += 1
@@ -77,7 +77,7 @@ class Tree:
     def test(
         self, tests: Iterable[str], limit: float, *more: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run tests in the copy, for so many seconds at most."""
+        """Run tests in the copy, with a time limit in seconds."""
         return self._run([*PYTEST, *more, *tests], limit)
 
     def _run(self, arguments: list[str], limit: float) -> subprocess.CompletedProcess[str]:
@@ -98,27 +98,27 @@ class Tree:
         )
 
 
-def judged(bug: Bug, trees: SimpleQueue[Tree], limit: float) -> Verdict:
-    """Plant a bug in a free tree and run the tests that must catch it."""
-    tree = trees.get()
-    began = time.monotonic()
+def check_bug(bug: Bug, copies: SimpleQueue[ProjectCopy], limit: float) -> Verdict:
+    """Apply a bug in a free copy and run the tests that must catch it."""
+    copy = copies.get()
+    started_s = time.monotonic()
     try:
-        with tree.planted(bug):
-            run = tree.test(bug.tests, limit, "-x", "-p", "no:xdist")
-        found = TOLD.search(run.stdout) if run.returncode == TESTS_FAILED else None
-        caught_by = found.group(1) if found else None
-        instead = "no test failed" if run.returncode == 0 else f"pytest ended with {run.returncode}"
+        with copy.planted(bug):
+            run = copy.test(bug.tests, limit, "-x", "-p", "no:xdist")
+        match = FAILED_TEST.search(run.stdout) if run.returncode == TESTS_FAILED else None
+        caught_by = match.group(1) if match else None
+        failure = "no test failed" if run.returncode == 0 else f"pytest ended with {run.returncode}"
     except subprocess.TimeoutExpired:
-        caught_by, instead = None, f"not done after {limit:g} s"
-    except ValueError as error:  # it cannot be planted any more
-        caught_by, instead = None, str(error)
+        caught_by, failure = None, f"timed out after {limit:g} s"
+    except ValueError as error:  # the quoted source no longer exists
+        caught_by, failure = None, str(error)
     finally:
-        trees.put(tree)
-    return Verdict(bug, caught_by, instead, time.monotonic() - began)
+        copies.put(copy)
+    return Verdict(bug, caught_by, failure, time.monotonic() - started_s)
 
 
-def passes_without(tree: Tree, chosen: list[Bug], jobs: int, limit: float) -> bool:
-    """Whether all the tests pass as long as no bug is planted; told if not."""
+def passes_without_bugs(tree: ProjectCopy, chosen: list[Bug], jobs: int, limit: float) -> bool:
+    """Whether all tests pass without a bug; prints the failures."""
     tests = list(dict.fromkeys(test for bug in chosen for test in bug.tests))
     run = tree.test(tests, limit * 10, "-n", str(jobs))
     if run.returncode:
@@ -126,8 +126,8 @@ def passes_without(tree: Tree, chosen: list[Bug], jobs: int, limit: float) -> bo
     return run.returncode == 0
 
 
-def all_judged(chosen: list[Bug], jobs: int, limit: float, console: Console) -> list[Verdict]:
-    """The verdicts on all bugs, in the order of the list; empty if the tests fail without any."""
+def check_bugs(chosen: list[Bug], jobs: int, limit: float, console: Console) -> list[Verdict]:
+    """The verdicts on all bugs, in order; empty if the tests fail without a bug."""
     columns = (
         BarColumn(),
         MofNCompleteColumn(),
@@ -135,56 +135,60 @@ def all_judged(chosen: list[Bug], jobs: int, limit: float, console: Console) -> 
         TextColumn("{task.description}"),
     )
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
-        trees: SimpleQueue[Tree] = SimpleQueue()
-        made = [Tree(Path(folder) / str(number)) for number in range(jobs)]
-        for tree in made:
-            trees.put(tree)
-        console.print("· the tests without a bug")
-        if not passes_without(made[0], chosen, jobs, limit):
+        copies: SimpleQueue[ProjectCopy] = SimpleQueue()
+        all_copies = [ProjectCopy(Path(folder) / str(number)) for number in range(jobs)]
+        for tree in all_copies:
+            copies.put(tree)
+        console.print("· tests without a bug")
+        if not passes_without_bugs(all_copies[0], chosen, jobs, limit):
             return []
         console.print(f"· {len(chosen)} bugs, one at a time")
         with Progress(*columns, console=console) as bar, ThreadPoolExecutor(jobs) as pool:
             task = bar.add_task("", total=len(chosen))
-            asked = [pool.submit(judged, bug, trees, limit) for bug in chosen]
-            for done in as_completed(asked):
+            futures = [pool.submit(check_bug, bug, copies, limit) for bug in chosen]
+            for done in as_completed(futures):
                 verdict = done.result()
                 bar.update(task, advance=1, description=verdict.bug.name)
                 if verdict.caught_by is None:
-                    bar.print(f"[red]not caught[/]: {verdict.bug.name} ({verdict.instead})")
+                    bar.print(f"[red]not caught[/]: {verdict.bug.name} ({verdict.failure})")
             bar.update(task, description="")
-        return [one.result() for one in asked]
+        return [future.result() for future in futures]
 
 
-def shown(verdicts: list[Verdict]) -> Table:
+def render_verdicts(verdicts: list[Verdict]) -> Table:
     """The verdicts as a table."""
     table = Table("bug", box=None, pad_edge=False)
     table.add_column("caught by", overflow="fold")
     table.add_column("s", justify="right")
-    for one in verdicts:
-        caught_by = escape(one.caught_by) if one.caught_by else f"[red]{one.instead}[/]"
-        table.add_row(one.bug.name, caught_by, f"{one.seconds:.1f}")
+    for verdict in verdicts:
+        caught_by = escape(verdict.caught_by) if verdict.caught_by else f"[red]{verdict.failure}[/]"
+        table.add_row(verdict.bug.name, caught_by, f"{verdict.seconds:.1f}")
     return table
 
 
 def main() -> int:
-    """Judge the bugs that are asked for; 1 if one is not caught."""
+    """Test the chosen bugs; the exit status is 1 if one is not caught."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", default="", help="bugs with these words in their name or file")
-    parser.add_argument("--jobs", type=int, default=2, help="how many at the same time")
-    parser.add_argument("--limit", type=float, default=300, help="seconds for one bug")
-    asked = parser.parse_args()
+    parser.add_argument("--only", default="", help="only bugs with this text in their name or file")
+    parser.add_argument(
+        "--jobs", type=int, default=2, help="number of bugs tested at the same time"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=300, help="time limit for one bug, in seconds"
+    )
+    options = parser.parse_args()
 
-    chosen = [bug for bug in bugs() if asked.only in bug.name or asked.only in bug.file]
+    chosen = [bug for bug in bugs() if options.only in bug.name or options.only in bug.file]
     if not chosen:
-        print(f"no bug has {asked.only!r} in its name or file")
+        print(f"no bug has {options.only!r} in its name or file")
         return 1
     console = Console()
-    verdicts = all_judged(chosen, min(asked.jobs, len(chosen)), asked.limit, console)
+    verdicts = check_bugs(chosen, min(options.jobs, len(chosen)), options.limit, console)
     if not verdicts:
         print("some tests fail without any bug")
         return 1
-    console.print(shown(verdicts))
-    caught = sum(one.caught_by is not None for one in verdicts)
+    console.print(render_verdicts(verdicts))
+    caught = sum(verdict.caught_by is not None for verdict in verdicts)
     print(f"{caught} of {len(verdicts)} planted bugs were caught")
     return 0 if caught == len(verdicts) else 1
 

@@ -1,8 +1,8 @@
-"""Rounds of chaos on a real ledger until the time is over: python -m tools.soak MINUTES [SEED]
+"""Injects faults into a real ledger, round after round: python -m tools.soak MINUTES [SEED]
 
-Each round has a seed, printed before it starts: it chooses faults of all kinds and what the callers
-ask. The first wrong history ends it all; what the callers saw is kept. With a seed there is one
-round, with the same faults in the same order; when exactly they hit is chance in any case.
+Each round prints its seed before it starts. The seed determines the faults and the clients'
+requests. The first wrong history ends the run and keeps what the clients saw. With SEED, one round
+runs with the same faults in the same order; their exact timing still varies.
 """
 
 import os
@@ -18,48 +18,48 @@ from bursar.store.database import URL_VARIABLE, open_database
 from tests.service.chaos import FAULTS, Seen, round_of_chaos
 from tests.support.databases import new_state
 
-FAULTS_EACH = (6, 20)  # the least and the most of a round
+FAULTS_PER_ROUND = (6, 20)  # minimum and maximum
 
 
-def faults_of(seed: int) -> list[str]:
-    """The faults of a round: of some kinds, which change from round to round."""
-    chance = random.Random(f"faults/{seed}")
-    kinds = chance.sample(sorted(FAULTS), chance.randint(1, len(FAULTS)))
-    return [chance.choice(kinds) for _ in range(chance.randint(*FAULTS_EACH))]
+def draw_faults(seed: int) -> list[str]:
+    """The faults of a round, drawn from a random subset of all kinds."""
+    rng = random.Random(f"faults/{seed}")
+    kinds = rng.sample(sorted(FAULTS), rng.randint(1, len(FAULTS)))
+    return [rng.choice(kinds) for _ in range(rng.randint(*FAULTS_PER_ROUND))]
 
 
 def main(minutes: float, seed: int | None) -> int:
-    """Go on until the time is over or something is wrong."""
-    os.environ.pop(URL_VARIABLE, None)  # this kills servers: never one that is not its own
+    """Run rounds until the time is up or a round fails."""
+    os.environ.pop(URL_VARIABLE, None)  # rounds kill their server, so it must be their own
     end = time.monotonic() + minutes * 60
     rounds, faults, answers = 0, Counter[str](), 0
     with new_state() as state, open_database(state) as database:
         while rounds == 0 or (seed is None and time.monotonic() < end):
             rounds += 1
-            now = secrets.randbits(32) if seed is None else seed
-            print(f"· round {rounds}, seed {now}: ", end="", flush=True)
+            round_seed = secrets.randbits(32) if seed is None else seed
+            print(f"· round {rounds}, seed {round_seed}: ", end="", flush=True)
             folder = Path(tempfile.mkdtemp(prefix="soak-"))
             try:
-                seen = round_of_chaos(database, folder, now, faults_of(now))
+                result = round_of_chaos(database, folder, round_seed, draw_faults(round_seed))
             except BaseException:
-                print(f"wrong, or stopped; seen in {folder}")
-                print(f"to see it again: .venv/bin/python -m tools.soak 0 {now}")
+                print(f"failed or interrupted; files in {folder}")
+                print(f"to reproduce: .venv/bin/python -m tools.soak 0 {round_seed}")
                 raise
-            print(told(seen), flush=True)
+            print(format_round(result), flush=True)
             for file in folder.iterdir():
                 file.unlink()
             folder.rmdir()
-            faults += seen.faults
-            answers += seen.answers
-    print(f"{rounds} rounds, {answers:,} answers, nothing wrong; {dict(sorted(faults.items()))}")
+            faults += result.faults
+            answers += result.answers
+    print(f"{rounds} rounds, {answers:,} answers, no failures; {dict(sorted(faults.items()))}")
     return 0
 
 
-def told(seen: Seen) -> str:
-    """A round in a line."""
+def format_round(result: Seen) -> str:
+    """Describe a round on one line."""
     return (
-        f"{seen.faults.total()} faults, {seen.answers:,} answers, {seen.refusals:,} refusals, "
-        f"{seen.lost_commits:,} answers to commits lost, {seen.replays:,} told again"
+        f"{result.faults.total()} faults, {result.answers:,} answers, {result.refusals:,} refusals,"
+        f" {result.lost_commits:,} lost commit answers, {result.replays:,} replays"
     )
 
 

@@ -35,8 +35,8 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of ours
         """Something of the library, the first time that it is asked for."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = globals()[name] = getattr(import_module("bursar.library"), name)
-        return found
+        value = globals()[name] = getattr(import_module("bursar.library"), name)
+        return value
 
 
 def __dir__() -> list[str]:

@@ -16,7 +16,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from typer.testing import CliRunner, Result
 
 from bursar.cli.app import app
-from bursar.cli.up import hidden_folder
+from bursar.cli.up import folder_off_path
 from bursar.core.ids import AccountId, GrantId, UserId
 from bursar.core.instant import SECOND
 from bursar.core.ledger.commands import AddAccount, AddUser, Issue
@@ -67,19 +67,19 @@ def refused(told: Result, *words: str) -> None:
 
 
 @pytest.mark.parametrize("command", ALL, ids=" ".join)
-def test_an_address_that_is_none_is_refused_in_a_sentence(command: list[str]) -> None:
+def test_invalid_database_url_is_reported_in_one_line(command: list[str]) -> None:
     refused(run(f"postgres//ann:{SECRET}@localhost/db", *command), database.URL_VARIABLE)
 
 
 @pytest.mark.parametrize("command", ALL, ids=" ".join)
-def test_a_port_where_nobody_listens_is_refused_in_a_sentence(command: list[str]) -> None:
+def test_closed_port_is_reported_in_one_line(command: list[str]) -> None:
     told = run(f"postgresql://ann:{SECRET}@127.0.0.1:1/db", *command)
 
     refused(told, "cannot be reached", "127.0.0.1", "port 1")
 
 
 @pytest.mark.parametrize("command", ALL, ids=" ".join)
-def test_a_wrong_user_password_or_database_is_refused_in_a_sentence(
+def test_wrong_user_password_or_database_is_reported_in_one_line(
     database_url: str, command: list[str]
 ) -> None:
     nobody = make_conninfo(database_url, user="nobody_we_know", password=SECRET)
@@ -92,16 +92,16 @@ def test_a_wrong_user_password_or_database_is_refused_in_a_sentence(
 
 
 @pytest.mark.parametrize("command", ALL, ids=" ".join)
-def test_an_old_server_is_refused_in_a_sentence(
+def test_old_server_is_reported_in_one_line(
     database_url: str, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
-    monkeypatch.setattr(database, "OLDEST", 99_00_00)
+    monkeypatch.setattr(database, "OLDEST_VERSION", 99_00_00)
 
     refused(run(database_url, *command), "PostgreSQL 15 or newer is needed, this is ")
 
 
 @pytest.mark.parametrize("command", LOOKING, ids=" ".join)
-def test_who_does_not_see_all_orgs_is_refused(database_url: str, command: list[str]) -> None:
+def test_role_that_does_not_see_all_orgs_is_refused(database_url: str, command: list[str]) -> None:
     """Nothing would be wrong with what they see, which is nothing."""
     user = f"bursar_test_{uuid4().hex}"
     with small(database_url) as (url, connection, _):
@@ -115,7 +115,7 @@ def test_who_does_not_see_all_orgs_is_refused(database_url: str, command: list[s
 
 
 @pytest.mark.parametrize("command", LOOKING, ids=" ".join)
-def test_where_there_is_no_database_none_is_made(tmp_path: Path, command: list[str]) -> None:
+def test_verify_creates_no_database(tmp_path: Path, command: list[str]) -> None:
     """To look is not to make, not even a folder."""
     for state in (tmp_path, tmp_path / "new"):
         refused(run(None, *command, "--state", str(state)), "no database", "`bursar up`")
@@ -127,7 +127,7 @@ def test_where_there_is_no_database_none_is_made(tmp_path: Path, command: list[s
 
 
 @pytest.mark.parametrize("command", LOOKING, ids=" ".join)
-def test_looking_brings_no_schema_up_to_date(database_url: str, command: list[str]) -> None:
+def test_verify_does_not_migrate(database_url: str, command: list[str]) -> None:
     with small(database_url) as (url, connection, _):
         connection.execute("drop schema public cascade")
         connection.execute("create schema public")
@@ -137,7 +137,7 @@ def test_looking_brings_no_schema_up_to_date(database_url: str, command: list[st
 
 
 @pytest.mark.parametrize("command", ALL, ids=" ".join)
-def test_a_database_of_a_newer_version_is_refused(database_url: str, command: list[str]) -> None:
+def test_database_of_a_newer_version_is_refused(database_url: str, command: list[str]) -> None:
     with small(database_url) as (url, connection, _):
         connection.execute("insert into migrations values (9007, '9007_later.sql', '')")
 
@@ -148,7 +148,7 @@ def test_a_database_of_a_newer_version_is_refused(database_url: str, command: li
 
 
 @pytest.mark.parametrize("command", LOOKING, ids=" ".join)
-def test_a_sound_ledger_is_well(database_url: str, command: list[str]) -> None:
+def test_sound_ledger_has_no_problems(database_url: str, command: list[str]) -> None:
     with small(database_url) as (url, _, _):
         told = run(url, *command)
 
@@ -156,7 +156,7 @@ def test_a_sound_ledger_is_well(database_url: str, command: list[str]) -> None:
     assert "1 orgs, 2 events" in told.stdout
 
 
-def test_a_spoilt_ledger_is_told_and_repaired_only_when_asked(database_url: str) -> None:
+def test_damaged_ledger_is_reported_and_repaired_only_on_request(database_url: str) -> None:
     """What is wrong is said with 1, what was repaired with 0 (L1)."""
     with small(database_url) as (url, connection, org):
         connection.execute("update accounts set used = 5")
@@ -179,7 +179,7 @@ def test_a_spoilt_ledger_is_told_and_repaired_only_when_asked(database_url: str)
             assert (0, 1) == (again.exit_code, again.stdout.count("\n"))
 
 
-def test_what_sweeps_keep_is_thrown_away_if_it_is_wrong(database_url: str) -> None:
+def test_wrong_summaries_are_discarded_by_a_repair(database_url: str) -> None:
     """And only when asked; it is said why."""
     with small(database_url) as (url, connection, org):
         connection.execute(
@@ -194,7 +194,7 @@ def test_what_sweeps_keep_is_thrown_away_if_it_is_wrong(database_url: str) -> No
     assert "    top lists of users are what they spent: ann used: 5 kept\n" in repaired.stdout
 
 
-def test_what_cannot_be_repaired_is_told_with_1(database_url: str) -> None:
+def test_damage_that_cannot_be_repaired_exits_with_1(database_url: str) -> None:
     with small(database_url) as (url, connection, org):
         connection.execute("update events set kind = 'Gift' where number = 2")
         connection.execute("update accounts set used = 5")
@@ -207,7 +207,7 @@ def test_what_cannot_be_repaired_is_told_with_1(database_url: str) -> None:
     assert "rewritten" not in told.stdout
 
 
-def test_many_problems_are_counted_and_the_first_are_shown(database_url: str) -> None:
+def test_many_problems_are_counted_and_the_first_shown(database_url: str) -> None:
     with small(database_url) as (url, connection, org):
         connection.execute(
             "insert into users (org_id, user_id) select %s, n from generate_series(1, 50) n", [org]
@@ -248,7 +248,7 @@ def lines(process: "subprocess.Popen[str]", last: str) -> list[str]:
     return found
 
 
-def test_what_it_says_to_try_works(tmp_path: Path) -> None:
+def test_suggested_commands_work(tmp_path: Path) -> None:
     """In another terminal, which may not know where the program is."""
     program = tmp_path / "a folder" / "bursar"
     program.parent.mkdir()
@@ -281,7 +281,7 @@ def test_what_it_says_to_try_works(tmp_path: Path) -> None:
     assert "succeeded" in done.stdout
 
 
-def test_a_program_that_a_shell_finds_needs_no_folder(
+def test_program_on_the_path_needs_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor one that is not called by its name."""
@@ -292,14 +292,14 @@ def test_a_program_that_a_shell_finds_needs_no_folder(
     monkeypatch.setenv("PATH", str(one.parent))
     monkeypatch.chdir(tmp_path)
 
-    assert hidden_folder(str(one)) is None
-    assert hidden_folder("one/bursar") is None
-    assert other.parent == hidden_folder("other/bursar")
-    assert hidden_folder("-c") is None
-    assert hidden_folder(str(tmp_path / "gone" / "bursar")) is None
+    assert folder_off_path(str(one)) is None
+    assert folder_off_path("one/bursar") is None
+    assert other.parent == folder_off_path("other/bursar")
+    assert folder_off_path("-c") is None
+    assert folder_off_path(str(tmp_path / "gone" / "bursar")) is None
 
 
-def test_the_password_of_a_given_server_is_not_shown(database_url: str) -> None:
+def test_password_of_a_configured_server_is_not_shown(database_url: str) -> None:
     """Neither to people nor to programs: who gave it has it."""
     secret = str(conninfo_to_dict(database_url).get("password") or "")
     url = database_url if secret else make_conninfo(database_url, password=SECRET)
@@ -316,7 +316,7 @@ def test_the_password_of_a_given_server_is_not_shown(database_url: str) -> None:
     assert conninfo_to_dict(url) | {"password": "***"} == conninfo_to_dict(shown["database_url"])
 
 
-def test_the_password_of_our_own_server_is_for_programs_alone() -> None:
+def test_password_of_the_embedded_server_is_in_json_only() -> None:
     """Its folder holds it anyway; a program needs it to connect."""
     with new_state() as state, up(None, "--state", str(state), "--json") as process:
         [line] = lines(process, "{")
@@ -332,7 +332,7 @@ def test_the_password_of_our_own_server_is_for_programs_alone() -> None:
     assert "ready; stop with Ctrl-C\n" in told
 
 
-def test_what_falls_due_is_written_though_nobody_asks(database_url: str) -> None:
+def test_due_events_are_written_without_a_request(database_url: str) -> None:
     """A grant that has expired has lapsed, seen from outside, while `bursar up` runs (L3)."""
     with small(database_url) as (url, connection, org), up(url) as process:
         lines(process, "ready")

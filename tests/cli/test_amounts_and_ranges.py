@@ -7,14 +7,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bursar.cli.amounts import micros_of, told
+from bursar.cli.amounts import format_credits, parse_amount
 from bursar.cli.ranges import (
-    duration_told,
-    local_text,
-    range_of,
-    seconds_of,
-    time_of,
-    utc_text,
+    format_duration,
+    format_local,
+    format_utc,
+    parse_duration,
+    parse_range,
+    parse_time,
 )
 from bursar.core.money import AMOUNT_MAX, CREDIT
 
@@ -30,23 +30,23 @@ amounts = st.integers(0, AMOUNT_MAX)
 @given(amounts)
 @example(1)
 @example(AMOUNT_MAX)
-def test_an_amount_that_is_shown_can_be_typed_again(micros: int) -> None:
+def test_printed_amount_can_be_parsed(micros: int) -> None:
     """Exactly, to the micro-credit, in credits with and without their unit, and in micros."""
-    shown = told(micros).replace(",", "")
+    shown = format_credits(micros).replace(",", "")
 
-    assert micros == micros_of(shown)
-    assert micros == micros_of(shown.removesuffix(" cr"))
-    assert micros == micros_of(f"{micros}u")
+    assert micros == parse_amount(shown)
+    assert micros == parse_amount(shown.removesuffix(" cr"))
+    assert micros == parse_amount(f"{micros}u")
 
 
 @given(st.integers(0, AMOUNT_MAX // CREDIT - 1), st.text("0123456789", min_size=1, max_size=6))
-def test_decimals_are_worth_their_place(whole: int, decimals: str) -> None:
+def test_decimals_have_their_place_value(whole: int, decimals: str) -> None:
     """Each decimal is a tenth of the one before it; no float is asked."""
     want = whole * CREDIT + sum(
         int(digit) * 10 ** (5 - place) for place, digit in enumerate(decimals)
     )
 
-    assert want == micros_of(f"{whole}.{decimals}")
+    assert want == parse_amount(f"{whole}.{decimals}")
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_decimals_are_worth_their_place(whole: int, decimals: str) -> None:
         ("7cr", 7_000_000),
     ],
 )
-def test_amounts_are_read(text: str, micros: int) -> None:
-    assert micros == micros_of(text)
+def test_amounts_are_parsed(text: str, micros: int) -> None:
+    assert micros == parse_amount(text)
 
 
 @pytest.mark.parametrize(
@@ -73,15 +73,15 @@ def test_amounts_are_read(text: str, micros: int) -> None:
         *("²", "NaN", "inf", "0x10", "1 000", "٣", "9" * 50),
     ],
 )
-def test_what_is_no_amount_is_refused_with_an_example(text: str) -> None:
+def test_invalid_amount_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not an amount: .*12\.5.*12500000u"):
-        micros_of(text)
+        parse_amount(text)
 
 
 @pytest.mark.parametrize("text", ["9007199254.740992", f"{AMOUNT_MAX + 1}u"])
-def test_more_than_can_be_told_is_refused(text: str) -> None:
+def test_amount_above_the_maximum_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is too large"):
-        micros_of(text)
+        parse_amount(text)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_more_than_can_be_told_is_refused(text: str) -> None:
     ],
 )
 def test_amounts_are_shown_exactly(micros: int, text: str) -> None:
-    assert text == told(micros)
+    assert text == format_credits(micros)
 
 
 # Durations
@@ -111,24 +111,24 @@ def test_amounts_are_shown_exactly(micros: int, text: str) -> None:
         ("2w", 1_209_600),
     ],
 )
-def test_durations_are_read(text: str, seconds: int) -> None:
-    assert seconds == seconds_of(text)
+def test_durations_are_parsed(text: str, seconds: int) -> None:
+    assert seconds == parse_duration(text)
 
 
 @given(st.integers(1, 10**9))
-def test_a_duration_that_is_shown_can_be_typed_again(seconds: int) -> None:
-    assert seconds == seconds_of(duration_told(seconds))
+def test_printed_duration_can_be_parsed(seconds: int) -> None:
+    assert seconds == parse_duration(format_duration(seconds))
 
 
 @pytest.mark.parametrize("text", ["", "5", "1.5h", "h", "-1d", "1y", "1h 30m", "9999999999d"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
-        seconds_of(text)
+        parse_duration(text)
 
 
-def test_a_duration_has_an_end() -> None:
+def test_duration_has_a_maximum() -> None:
     with pytest.raises(ValueError, match="too long"):
-        seconds_of("999999999w")
+        parse_duration("999999999w")
 
 
 # Times
@@ -149,20 +149,20 @@ def test_a_duration_has_an_end() -> None:
         ("2026-10-05T12:30:00-05:00", "2026-10-05T17:30:00.000000Z"),
     ],
 )
-def test_times_are_read_in_the_local_zone_unless_they_say_otherwise(text: str, want: str) -> None:
-    assert want == utc_text(time_of(text, NOW, BERLIN))
+def test_times_without_an_offset_are_local(text: str, want: str) -> None:
+    assert want == format_utc(parse_time(text, NOW, BERLIN))
 
 
 @pytest.mark.parametrize(
     "text", ["", "tomorrowish", "2026-13-01", "2026-02-30", "12:30", "20261005", "1759660200"]
 )
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_invalid_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a (valid )?time"):
-        time_of(text, NOW, BERLIN)
+        parse_time(text, NOW, BERLIN)
 
 
-def test_a_time_is_shown_as_clocks_here_show_it() -> None:
-    assert "2026-10-05 14:30:00 CEST" == local_text("2026-10-05T12:30:00.000000Z", BERLIN)
+def test_time_is_printed_in_the_local_zone() -> None:
+    assert "2026-10-05 14:30:00 CEST" == format_local("2026-10-05T12:30:00.000000Z", BERLIN)
 
 
 # Ranges
@@ -198,29 +198,29 @@ def test_a_time_is_shown_as_clocks_here_show_it() -> None:
 )
 def test_ranges_are_whole_and_half_open(text: str, start: str, end: str) -> None:
     """From midnight to midnight in the local zone, whatever its clocks do in between."""
-    found = range_of(text, NOW, BERLIN)
+    found = parse_range(text, NOW, BERLIN)
 
-    assert time_of(start, NOW, BERLIN) == found.start
-    assert time_of(end, NOW, BERLIN) == found.end
+    assert parse_time(start, NOW, BERLIN) == found.start
+    assert parse_time(end, NOW, BERLIN) == found.end
 
 
 def test_an_hour_is_an_hour_when_clocks_change() -> None:
     """In the night of 25 October clocks in Berlin show 02:30 twice."""
     now = datetime(2026, 10, 25, 1, 30, tzinfo=UTC)  # the second time
-    found = range_of("last 3 hours", now, BERLIN)
+    found = parse_range("last 3 hours", now, BERLIN)
 
     assert timedelta(hours=3) == found.end - found.start
     assert datetime(2026, 10, 25, 1, tzinfo=UTC) == found.end
 
 
 def test_a_day_on_which_clocks_change_is_longer() -> None:
-    found = range_of("2026-10-25", NOW, BERLIN)
+    found = parse_range("2026-10-25", NOW, BERLIN)
 
     assert timedelta(hours=25) == found.end.astimezone(UTC) - found.start.astimezone(UTC)
 
 
 def test_the_last_month_of_january_is_december() -> None:
-    found = range_of("last month", datetime(2027, 1, 31, 12, tzinfo=UTC), UTC)
+    found = parse_range("last month", datetime(2027, 1, 31, 12, tzinfo=UTC), UTC)
 
     assert (datetime(2026, 12, 1, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC)) == (
         found.start,
@@ -236,6 +236,6 @@ def test_the_last_month_of_january_is_december() -> None:
         *("2026-10-15..2026-10-01", "2026-10-01..2026-10-01", "..", "last 9999 years"),
     ],
 )
-def test_what_is_no_range_is_refused(text: str) -> None:
+def test_invalid_range_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a (range|time)|is empty|years range from"):
-        range_of(text, NOW, BERLIN)
+        parse_range(text, NOW, BERLIN)

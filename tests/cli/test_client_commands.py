@@ -22,11 +22,11 @@ from typer.testing import CliRunner, Result
 
 from bursar.cli import output
 from bursar.cli.app import app
-from bursar.cli.commands.account import drawn
-from bursar.cli.commands.grant import policy_of
-from bursar.cli.commands.statement import joined
-from bursar.cli.commands.top import fresh
-from bursar.cli.lazy_groups import NOUNS
+from bursar.cli.commands.account import draw_tree
+from bursar.cli.commands.grant import parse_grant_policy
+from bursar.cli.commands.statement import join_statement_pages
+from bursar.cli.commands.top import format_age
+from bursar.cli.lazy_groups import COMMANDS
 from bursar.cli.problems import exit_code
 from bursar.wire.problems import PROBLEMS
 from tests.support.api_service import PROGRAM, RANDOM_ID, Process
@@ -156,7 +156,7 @@ def test_credits_are_issued_held_charged_and_settled(operator: Shell) -> None:
     assert 0 == before["owned"]["available_micros"]
 
 
-def test_a_hold_that_is_released_gives_all_back(funded: Shell) -> None:
+def test_released_hold_refunds_everything(funded: Shell) -> None:
     id = funded.json("hold", "open", funded.account, "10")["id"]
 
     assert "100.00 cr" not in funded.says("balance", funded.account).splitlines()[2]
@@ -205,7 +205,7 @@ def test_budgets_are_set_changed_listed_and_dropped(funded: Shell) -> None:
         *("budget", "set", "20", "--every", "month", "--account", funded.account, "--id", id)
     )
     assert "20.00 cr" in funded.says("budget", "show", id)
-    assert id == funded.json("budget", "drop", id)["id"]
+    assert id == funded.json("budget", "delete", id)["id"]
     assert [] == funded.json("budget", "list")["items"]
     rolling = funded.json(
         *("budget", "set", "5", "--every", "rolling", "--window", "30d", "--soft"),
@@ -227,7 +227,7 @@ def test_quotas_are_set_changed_and_dropped(operator: Shell) -> None:
     operator.says("quota", "set", *account, "--id", id, "--jobs-running", "4")
     changed = operator.json("quota", "show", id)
     assert (None, 4) == (changed["gpus_max"], changed["jobs_running_max"])
-    assert id == operator.json("quota", "drop", id)["id"]
+    assert id == operator.json("quota", "delete", id)["id"]
     assert [] == operator.json("quota", "list")["items"]
     assert "H100=8" in operator.fails(2, "quota", "set", *account, "--gpu", "H100")
 
@@ -246,7 +246,7 @@ def eventually_told(operator: Shell, webhook: str) -> int:
     return found[0]
 
 
-def test_webhooks_are_made_listed_and_deleted(operator: Shell) -> None:
+def test_webhooks_are_created_listed_and_deleted(operator: Shell) -> None:
     words = ("webhook", "create", "http://127.0.0.1:9/in", "--event", "*", "-o", "json")
     made = operator.run(*words)
     webhook = json.loads(made.stdout)
@@ -262,7 +262,7 @@ def test_webhooks_are_made_listed_and_deleted(operator: Shell) -> None:
     assert id == operator.json("webhook", "delete", id)["id"]
 
 
-def test_keys_are_made_rotated_and_revoked(funded: Shell, running: Running) -> None:
+def test_keys_are_created_rotated_and_revoked(funded: Shell, running: Running) -> None:
     """A key may do what its scopes say, for its account; whoever made it sees it once."""
     words = ("key", "create", "ci", "--scope", "read", "--scope", "spend")
     made = funded.run(*words, "--account", funded.account, "--expires-in", "90d", "-o", "json")
@@ -284,7 +284,7 @@ def test_keys_are_made_rotated_and_revoked(funded: Shell, running: Running) -> N
     assert "unauthenticated" in tenant.fails(7, "balance", funded.account)
 
 
-def test_users_spend_and_the_top_is_told(funded: Shell) -> None:
+def test_users_spend_and_are_ranked(funded: Shell) -> None:
     user = funded.json("user", "create")["id"]
     hold = funded.json("hold", "open", funded.account, "5", "--user", user)
     assert user == hold["user_id"]
@@ -296,12 +296,12 @@ def test_users_spend_and_the_top_is_told(funded: Shell) -> None:
     funded.says("top", "accounts", "--by", "available", "--limit", "3")
 
 
-def test_a_top_list_says_how_old_it_is() -> None:
-    assert "as of 2026-10-05 14:30:00 CEST" == fresh("2026-10-05T12:30:00.000000Z")
-    assert "not counted yet" in fresh("1970-01-01T00:00:00.000000Z")
+def test_ranking_shows_its_age() -> None:
+    assert "as of 2026-10-05 14:30:00 CEST" == format_age("2026-10-05T12:30:00.000000Z")
+    assert "not counted yet" in format_age("1970-01-01T00:00:00.000000Z")
 
 
-def test_a_statement_adds_up_and_usage_is_split(funded: Shell) -> None:
+def test_statement_adds_up_and_usage_is_grouped(funded: Shell) -> None:
     team = funded.json("account", "create", "vision", "--parent", funded.account)["id"]
     hold = funded.json("hold", "open", team, "--run", "1h", "--gpu-type", "H100")
     funded.says("hold", "settle", hold["id"], "--run-total", "1h")
@@ -329,17 +329,17 @@ def test_a_statement_adds_up_and_usage_is_split(funded: Shell) -> None:
     assert "last month" in funded.fails(2, "usage", "--for", "someday")
 
 
-def test_pages_of_a_statement_are_one_from_opening_to_closing() -> None:
+def test_all_pages_of_a_statement_are_joined() -> None:
     pages = [
         {"opening": 1, "lines": ["a", "b"], "closing": 2, "next": "x"},
         {"opening": 2, "lines": ["c"], "closing": 3, "next": None},
     ]
     whole = {"opening": 1, "lines": ["a", "b", "c"], "closing": 3, "next": None}
 
-    assert whole == joined(pages)
+    assert whole == join_statement_pages(pages)
 
 
-def test_the_tree_is_drawn() -> None:
+def test_account_tree_is_drawn() -> None:
     def account(name: str, id: str, parent: str | None) -> dict[str, Any]:
         return {"id": id, "name": name, "parent_id": parent}
 
@@ -357,13 +357,13 @@ acme              1
 │  └─ vision      4
 └─ zoo            5"""
 
-    assert want.replace("?", "\N{REPLACEMENT CHARACTER}") == drawn({"items": items})
+    assert want.replace("?", "\N{REPLACEMENT CHARACTER}") == draw_tree({"items": items})
 
 
 # How it is shown
 
 
-def test_one_answer_in_four_formats(funded: Shell) -> None:
+def test_answer_is_printed_in_four_formats(funded: Shell) -> None:
     """JSON is the body as the service sent it; YAML says the same; CSV has its values."""
     grants = ("grant", "list", funded.account)
     body = funded.says(*grants, "-o", "json")
@@ -381,12 +381,12 @@ def test_one_answer_in_four_formats(funded: Shell) -> None:
     assert line.endswith("never")
 
 
-def test_a_csv_of_nothing_has_its_heading(operator: Shell) -> None:
+def test_empty_csv_has_a_heading(operator: Shell) -> None:
     assert operator.says("hold", "list", "-o", "csv").startswith("id,account_id,")
     assert "none\n" == operator.says("hold", "list")
 
 
-def test_a_csv_does_nothing_to_whoever_opens_it(operator: Shell) -> None:
+def test_csv_contains_no_spreadsheet_formulas(operator: Shell) -> None:
     """A name that a spreadsheet would run as a formula is only text."""
     operator.says("account", "create", "=1+1", "--parent", operator.account)
     names = [
@@ -406,7 +406,7 @@ def test_times_are_local_for_people_and_utc_for_programs(operator: Shell) -> Non
     assert "2126-07-01T12:00:00.000000Z" in operator.says("grant", "show", id, "-o", "yaml")
 
 
-def test_pages_follow_each_other(operator: Shell) -> None:
+def test_next_page_follows_the_last_item(operator: Shell) -> None:
     for name in "abc":
         operator.says("account", "create", name, "--parent", operator.account)
     first = operator.run("account", "list", "--limit", "3")
@@ -449,7 +449,7 @@ def on_a_terminal(shell: Shell, *words: str, **more: str) -> str:
     return said.decode().replace("\r\n", "\n")
 
 
-def test_it_is_plain_where_there_is_no_terminal(funded: Shell) -> None:
+def test_output_without_a_terminal_has_no_colour(funded: Shell) -> None:
     """No colours in files and pipes; none on a terminal either, if NO_COLOR is set."""
     words = ("grant", "list", funded.account)
     piped = ran(funded, *words)
@@ -461,15 +461,15 @@ def test_it_is_plain_where_there_is_no_terminal(funded: Shell) -> None:
     assert "\x1b" not in ran(funded, "hold", "show", RANDOM_ID).stderr
 
 
-def test_a_terminal_shows_what_it_is_told_and_does_not_obey() -> None:
-    assert "a\N{REPLACEMENT CHARACTER}[2Jb" == output.cell("name", "a\x1b[2Jb")
+def test_control_characters_are_not_sent_to_a_terminal() -> None:
+    assert "a\N{REPLACEMENT CHARACTER}[2Jb" == output.format_value("name", "a\x1b[2Jb")
 
 
-def test_columns_line_up_whatever_is_in_them() -> None:
+def test_columns_line_up_with_wide_characters() -> None:
     rows = [{"name": "研究", "amount_micros": 1}, {"name": "é", "amount_micros": 1_500_000}]
     want = "NAME       AMOUNT\n研究  0.000001 cr\né         1.50 cr"
 
-    assert want == output.table(("name", "amount_micros"), rows)
+    assert want == output.render_table(("name", "amount_micros"), rows)
 
 
 # What is typed
@@ -488,8 +488,8 @@ def test_columns_line_up_whatever_is_in_them() -> None:
         ),
     ],
 )
-def test_policies_are_read(given: list[str], want: Mapping[str, Any]) -> None:
-    assert want == policy_of(given)
+def test_grant_policies_are_parsed(given: list[str], want: Mapping[str, Any]) -> None:
+    assert want == parse_grant_policy(given)
 
 
 @pytest.mark.parametrize(
@@ -523,7 +523,7 @@ def test_policies_are_read(given: list[str], want: Mapping[str, Any]) -> None:
     ],
     ids=" ".join,
 )
-def test_what_cannot_be_meant_is_not_asked(words: tuple[str, ...]) -> None:
+def test_contradicting_options_are_refused_before_any_call(words: tuple[str, ...]) -> None:
     """Usage is refused before anybody is called, with status 2."""
     with scripted() as server:
         said = Shell({"BURSAR_URL": server.url, "BURSAR_KEY": "bsr_x"}).fails(2, *words)
@@ -540,7 +540,7 @@ def test_amounts_are_sent_in_micro_credits() -> None:
     assert b'{"amount_micros":100000}' == server.asked[0].body
 
 
-def test_rates_can_be_in_a_file(operator: Shell, tmp_path: Path) -> None:
+def test_rates_are_read_from_a_file(operator: Shell, tmp_path: Path) -> None:
     rates = [
         {"gpu_type": "H100", "micros_per_gpu_hour": 3_000_000, "region": "eu"},
         {"gpu_type": "H100", "micros_per_gpu_hour": 2_000_000},
@@ -555,7 +555,7 @@ def test_rates_can_be_in_a_file(operator: Shell, tmp_path: Path) -> None:
     }
 
 
-def test_an_operator_who_names_no_org_sets_prices_for_all(operator: Shell) -> None:
+def test_operator_without_an_org_sets_prices_of_the_deployment(operator: Shell) -> None:
     """And is told so; a list shows in which book a price is (B1)."""
     del operator.environment["BURSAR_ORG"]
     said = operator.run("price", "set", "L4=0.5")
@@ -578,15 +578,15 @@ def test_an_operator_who_names_no_org_sets_prices_for_all(operator: Shell) -> No
 # What is said when it fails
 
 
-def test_a_refusal_says_what_is_wrong_what_helps_and_where_to_look(funded: Shell) -> None:
+def test_refusal_shows_figures_remedy_code_and_request(funded: Shell) -> None:
     said = funded.fails(4, "hold", "open", funded.account, "250.5")
 
     assert said.startswith("bursar: Not enough credits\n")
     found = dict(line.split(maxsplit=1) for line in said.splitlines()[1:])
     assert ("250.50 cr", "100.00 cr", "150.50 cr") == (
-        found["asked"],
+        found["requested"],
         found["spendable"],
-        found["short"],
+        found["missing"],
     )
     assert "issue credits" in found["remedy"]
     assert "insufficient_credits" == found["code"]
@@ -594,7 +594,7 @@ def test_a_refusal_says_what_is_wrong_what_helps_and_where_to_look(funded: Shell
     assert re.fullmatch(r"cli-\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{16}", found["key"])
 
 
-def test_a_dry_run_ends_as_the_hold_would_and_holds_nothing(funded: Shell) -> None:
+def test_dry_run_exits_as_the_hold_would_and_holds_nothing(funded: Shell) -> None:
     refused = funded.run("hold", "open", funded.account, "250.5", "--dry-run")
     assert 4 == refused.exit_code
     assert "insufficient_credits" in refused.stdout
@@ -611,21 +611,21 @@ def test_a_dry_run_ends_as_the_hold_would_and_holds_nothing(funded: Shell) -> No
         (3, ("org", "show", RANDOM_ID)),
     ],
 )
-def test_what_is_not_there_is_told(operator: Shell, code: int, words: tuple[str, ...]) -> None:
+def test_unknown_id_is_reported(operator: Shell, code: int, words: tuple[str, ...]) -> None:
     said = operator.fails(code, *words)
 
     assert "remedy" in said
     assert "request" in said
 
 
-def test_a_conflict_is_told(operator: Shell) -> None:
+def test_conflict_is_reported(operator: Shell) -> None:
     words = ("grant", "create", operator.account, "1", "--kind", "paid", "--ref", "inv-7")
     grant = operator.json(*words)["id"]
 
     assert grant in operator.fails(5, *words)
 
 
-def test_a_field_is_named_as_it_is_at_a_command_line(operator: Shell) -> None:
+def test_field_is_named_as_on_the_command_line(operator: Shell) -> None:
     said = operator.fails(2, "org", "create", "")
     assert said.startswith("bursar: name: ")
     assert "--help" in said
@@ -634,7 +634,7 @@ def test_a_field_is_named_as_it_is_at_a_command_line(operator: Shell) -> None:
     assert "--account" in said
 
 
-def test_a_quote_tells_programs_what_forbids_it(funded: Shell) -> None:
+def test_quote_lists_its_problems_in_json(funded: Shell) -> None:
     refused = funded.run("quote", funded.account, "250.5", "-o", "csv")
 
     assert 4 == refused.exit_code
@@ -642,7 +642,7 @@ def test_a_quote_tells_programs_what_forbids_it(funded: Shell) -> None:
     assert ["insufficient_credits"] == [one["code"] for one in json.loads(line["problems"])]
 
 
-def test_an_operator_is_told_to_name_the_org(operator: Shell) -> None:
+def test_operator_is_asked_to_name_the_org(operator: Shell) -> None:
     operator.environment.pop("BURSAR_ORG")
 
     assert "--org" in operator.fails(2, "user", "list")
@@ -655,7 +655,7 @@ def test_a_wrong_key_is_not_allowed(operator: Shell) -> None:
     assert "bursar login" in operator.fails(7, "org", "list")
 
 
-def test_nobody_there_is_told_with_the_key_to_try_again_with() -> None:
+def test_unreachable_service_is_reported_with_the_key_for_a_retry() -> None:
     shell = Shell({"BURSAR_URL": "http://127.0.0.1:1", "BURSAR_KEY": "bsr_x"})
     said = shell.fails(6, "user", "create", "--idempotency-key", "mine")
 
@@ -664,7 +664,7 @@ def test_nobody_there_is_told_with_the_key_to_try_again_with() -> None:
     assert "--idempotency-key mine" in said
 
 
-def test_every_problem_has_a_status_to_exit_with() -> None:
+def test_every_problem_has_an_exit_status() -> None:
     """Of those that are documented; and none is mistaken for success or a failed check."""
     codes = {code: exit_code(code, kind.status) for code, kind in PROBLEMS.items()}
 
@@ -695,7 +695,7 @@ def test_the_same_key_has_one_effect(operator: Shell) -> None:
     )
 
 
-def test_a_key_that_was_printed_repeats_the_very_request() -> None:
+def test_printed_key_repeats_the_same_request() -> None:
     """With relative times too: the key says since when they count."""
     words = ("grant", "create", RANDOM_ID, "1", "--kind", "grant", "--expires-in", "90d")
     broken = Reply(500, problem("internal_error", 500))
@@ -717,7 +717,7 @@ def test_a_key_that_was_printed_repeats_the_very_request() -> None:
 # Where the service is
 
 
-def test_login_keeps_a_key_for_us_alone(running: Running, tmp_path: Path) -> None:
+def test_login_saves_a_key_readable_by_the_user_only(running: Running, tmp_path: Path) -> None:
     """Whatever the file was before, and however lax the umask is."""
     shell = Shell({})
     path = tmp_path / "config" / "bursar" / "profile.json"
@@ -737,14 +737,14 @@ def test_login_keeps_a_key_for_us_alone(running: Running, tmp_path: Path) -> Non
     assert "items" in shell.json("org", "list")
 
 
-def test_login_makes_a_folder_for_us_alone(running: Running, tmp_path: Path) -> None:
+def test_login_creates_a_folder_for_the_user_only(running: Running, tmp_path: Path) -> None:
     told = Shell({}).run("login", running.process.url, told=running.process.admin_key)
 
     assert 0 == told.exit_code, told.output
     assert 0o700 == stat.S_IMODE((tmp_path / "config" / "bursar").stat().st_mode)
 
 
-def test_a_key_of_an_org_can_log_in(funded: Shell, running: Running) -> None:
+def test_key_of_an_org_can_log_in(funded: Shell, running: Running) -> None:
     words = ("key", "create", "ci", "--scope", "read", "--account", funded.account)
     key = funded.json(*words)["key"]
     told = Shell({}).run("login", running.process.url, told=key)
@@ -765,7 +765,7 @@ def test_a_key_of_an_org_can_log_in(funded: Shell, running: Running) -> None:
         (None, "bsr_x", 2, "no service runs on this machine"),
     ],
 )
-def test_a_login_that_cannot_be_keeps_nothing(
+def test_failed_login_saves_nothing(
     tmp_path: Path, url: str | None, key: str, code: int, words: str
 ) -> None:
     told = Shell({}).run("login", *(() if url is None else (url,)), told=key)
@@ -775,14 +775,14 @@ def test_a_login_that_cannot_be_keeps_nothing(
     assert not (tmp_path / "config").exists()
 
 
-def test_a_wrong_key_is_not_kept(running: Running, tmp_path: Path) -> None:
+def test_wrong_key_is_not_saved(running: Running, tmp_path: Path) -> None:
     told = Shell({}).run("login", running.process.url, told="bsr_wrong")
 
     assert 7 == told.exit_code, told.output
     assert not (tmp_path / "config").exists()
 
 
-def test_a_profile_that_others_can_read_is_not_used(running: Running, tmp_path: Path) -> None:
+def test_profile_readable_by_others_is_not_used(running: Running, tmp_path: Path) -> None:
     shell = Shell({})
     shell.run("login", running.process.url, told=running.process.admin_key)
     path = tmp_path / "config" / "bursar" / "profile.json"
@@ -794,7 +794,7 @@ def test_a_profile_that_others_can_read_is_not_used(running: Running, tmp_path: 
     assert "bursar login" in shell.fails(2, "org", "list")
 
 
-def test_a_key_is_shown_to_its_own_service_alone(running: Running) -> None:
+def test_key_is_sent_to_its_own_service_only(running: Running) -> None:
     """A profile's key does not go wherever BURSAR_URL points."""
     shell = Shell({})
     shell.run("login", running.process.url, told=running.process.admin_key)
@@ -806,7 +806,7 @@ def test_a_key_is_shown_to_its_own_service_alone(running: Running) -> None:
     shell.says("org", "list")
 
 
-def test_what_runs_here_is_found_without_being_told(running: Running) -> None:
+def test_local_service_is_found_without_configuration(running: Running) -> None:
     """`bursar up` leaves its URL beside the operators' first key."""
     shell = Shell({"BURSAR_STATE": str(running.state)})
 
@@ -816,7 +816,7 @@ def test_what_runs_here_is_found_without_being_told(running: Running) -> None:
     assert running.process.url in told.stdout
 
 
-def test_with_nothing_known_it_says_what_to_do() -> None:
+def test_missing_configuration_is_reported_with_a_remedy() -> None:
     said = Shell({}).fails(2, "org", "list")
 
     assert "no service is configured" in said
@@ -826,7 +826,7 @@ def test_with_nothing_known_it_says_what_to_do() -> None:
     )
 
 
-def test_a_service_that_stops_is_found_no_more(tmp_path: Path) -> None:
+def test_stopped_service_is_not_found(tmp_path: Path) -> None:
     with new_state() as state:
         process = Process("up", state, tmp_path)
         assert process.url == json.loads((state / "api.json").read_text())["url"]
@@ -855,7 +855,7 @@ def imported(*words: str) -> set[str]:
 
 
 @pytest.mark.parametrize("words", [("--help",), ("hold", "--help"), ("hold", "open", "--help")])
-def test_help_pays_for_no_call(words: tuple[str, ...]) -> None:
+def test_help_imports_no_http_client(words: tuple[str, ...]) -> None:
     """What makes help slow is what it imports: nothing but the tree of commands itself."""
     slow = {"httpx2", "rich", "yaml", "pydantic", "fastapi", "psycopg", "uvicorn", "email", "ssl"}
     found = imported(*words)
@@ -864,9 +864,9 @@ def test_help_pays_for_no_call(words: tuple[str, ...]) -> None:
     assert int(next(name for name in found if name.isdecimal())) < 250
 
 
-def test_help_names_every_noun_and_each_has_help() -> None:
+def test_every_command_is_in_the_help_and_has_its_own() -> None:
     listed = Shell({}).says("--help")
-    for name, help in NOUNS.items():
+    for name, help in COMMANDS.items():
         assert f"  {name} " in listed
         assert help.split(".")[0][:40] in listed
         assert "Usage: " in Shell({}).says(name, "--help")
@@ -896,10 +896,10 @@ def test_shells_complete_commands(shell: str, environment: dict[str, str], want:
 # What is written about it
 
 
-def test_the_page_tells_of_every_noun_and_every_status() -> None:
+def test_cli_page_has_every_command_and_exit_status() -> None:
     """docs/cli.md leaves no command and no exit status out."""
     page = PAGE.read_text()
 
-    assert [] == [name for name in NOUNS if f"`bursar {name}" not in page]
+    assert [] == [name for name in COMMANDS if f"`bursar {name}" not in page]
     told = {int(number) for number in re.findall(r"(?m)^\| (\d) \|", page)}
     assert set(range(8)) == told

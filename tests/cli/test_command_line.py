@@ -28,7 +28,7 @@ def test_help_names_every_command() -> None:
     assert "submit" in told.output
 
 
-def test_without_its_packages_the_command_line_says_what_to_install() -> None:
+def test_missing_packages_are_named_with_the_install_command() -> None:
     """The script is there after a plain `pip install bursar`, which brings no other package."""
     told = run_python(
         "import sys; sys.modules['typer'] = None\nfrom bursar.cli import main\nmain()"
@@ -42,7 +42,7 @@ def test_without_its_packages_the_command_line_says_what_to_install() -> None:
     )
 
 
-def test_a_missing_module_of_our_own_is_not_blamed_on_packages() -> None:
+def test_missing_module_of_bursar_is_not_reported_as_a_missing_package() -> None:
     told = run_python(
         "import sys; sys.modules['bursar.cli.app'] = None\nfrom bursar.cli import main\nmain()"
     )
@@ -51,7 +51,7 @@ def test_a_missing_module_of_our_own_is_not_blamed_on_packages() -> None:
     assert "ModuleNotFoundError" in told.stderr
 
 
-def test_the_tree_of_commands_is_cheap_to_load() -> None:
+def test_command_tree_loads_few_modules() -> None:
     """`bursar --help` pays for no command: neither the ledger nor the tables are imported.
 
     The package's door brings the library with it, and so the little of the core that it needs.

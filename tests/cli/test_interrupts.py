@@ -202,7 +202,7 @@ def test_the_interrupt_of_a_fork_is_not_counted() -> None:
         pytest.param(OWN_HANDLER, ["ready\n", "stopping\n"], id="with its own handler"),
     ],
 )
-def test_the_second_ctrl_c_ends_a_command_at_once(work: str, lines: list[str]) -> None:
+def test_second_ctrl_c_ends_a_command_at_once(work: str, lines: list[str]) -> None:
     with started(*program(work)) as process:
         assert process.stdout is not None
         for line in lines:
@@ -233,7 +233,7 @@ main()
     assert (INTERRUPTED, ("", "")) == (process.returncode, output)
 
 
-def test_a_job_in_the_background_ignores_ctrl_c() -> None:
+def test_background_job_of_a_shell_ignores_ctrl_c() -> None:
     """A shell without job control starts it so, and expects it to go on."""
     work = "\ndef work():\n    press()\n    print('goes on')\n"
     result = subprocess.run(

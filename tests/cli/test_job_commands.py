@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from bursar.cli.commands.submit import gpus_of, pairs, told_to_people, variables
-from bursar.cli.job_progress import bar, step_told
+from bursar.cli.commands.submit import parse_gpus, parse_pairs, parse_variables, render_quote
+from bursar.cli.job_progress import draw_bar, format_step
 from bursar.core.messages import EndClass, Why
 from bursar.store.pools.loader import add_pool
 from tests.cli.test_client_commands import (  # noqa: F401 (fixtures)
@@ -107,7 +107,7 @@ def listen_to_interrupts() -> None:
 # Submitting
 
 
-def test_a_dry_run_shows_gpus_rate_hold_and_what_is_left(shell: Shell) -> None:
+def test_dry_run_shows_gpus_rate_hold_and_remaining_credits(shell: Shell) -> None:
     """Nothing is held; what would be refused exits so (B1)."""
     told = shell.says("submit", *ASKED, "--likely", "30m", "--dry-run", "--", "true")
 
@@ -130,7 +130,7 @@ def test_a_dry_run_shows_gpus_rate_hold_and_what_is_left(shell: Shell) -> None:
     assert (4, "insufficient_credits" in dear.stdout) == (dear.exit_code, True)
 
 
-def test_an_array_is_submitted_and_shown_with_its_elements(shell: Shell, pool: Pool) -> None:
+def test_array_is_submitted_and_shown_with_its_elements(shell: Shell, pool: Pool) -> None:
     """One hold for all; what has begun is listed with its number."""
     told = shell.says("submit", *ASKED, "--array", "3", "--dry-run", "--", "true")
     assert re.search(r"(?m)^runs +3$", told), told
@@ -145,10 +145,10 @@ def test_an_array_is_submitted_and_shown_with_its_elements(shell: Shell, pool: P
     assert "cancelling" in shell.says("cancel", array, "-o", "json")
     misused = shell.run("submit", *ASKED, "--at-once", "1", "--yes", "--", "true")
     assert (2, "--array" in misused.stderr) == (misused.exit_code, True)
-    assert 2 == shell.run("jobs", "--array", array, "--alive").exit_code
+    assert 2 == shell.run("jobs", "--array", array, "--unfinished").exit_code
 
 
-def test_a_job_is_submitted_shown_listed_and_cancelled(shell: Shell) -> None:
+def test_job_is_submitted_shown_listed_and_cancelled(shell: Shell) -> None:
     job = submitted(
         shell, "--label", "team=vision", "--env", "A=1", "--class", "7", "--max-cost", "6"
     )
@@ -159,7 +159,7 @@ def test_a_job_is_submitted_shown_listed_and_cancelled(shell: Shell) -> None:
         *(whole["command"], whole["labels"], whole["env_names"]),
         *(whole["priority_class"], whole["max_cost_micros"]),
     )
-    listed = shell.says("jobs", "--alive", "--label", "team=vision")
+    listed = shell.says("jobs", "--unfinished", "--label", "team=vision")
     assert re.search(rf"{job['id']} +queued +submitted .* {re.escape(HELD)}", listed), listed
     assert listed.rstrip().endswith("python train.py --fast")
     assert "none" in shell.says("jobs", "--state", "succeeded")
@@ -168,7 +168,7 @@ def test_a_job_is_submitted_shown_listed_and_cancelled(shell: Shell) -> None:
     shell.fails(3, "job", RANDOM_ID)
 
 
-def test_a_job_is_shown_by_what_there_is_to_say(shell: Shell) -> None:
+def test_job_is_shown_without_empty_fields(shell: Shell) -> None:
     """What is empty is left out; GPUs, labels and prices read as people write them."""
     ask = ("--gpus", "16xH100,A100", "--gpu-memory", "40", "--nodes", "2", "--within", "rack")
     more = ("--label", "name=train legs", "--label", "team=vision")
@@ -190,7 +190,7 @@ def test_a_job_is_shown_by_what_there_is_to_say(shell: Shell) -> None:
         assert not re.search(rf"(?m)^{empty} ", told), told
 
 
-def test_what_a_job_has_left_is_shown(shell: Shell, pool: Pool) -> None:
+def test_result_of_a_job_is_shown(shell: Shell, pool: Pool) -> None:
     """S9: each output on a line; a job that is not over has left nothing yet."""
     job, other = submitted(shell)["id"], submitted(shell)["id"]
     assert "job_not_finished" in shell.fails(5, "job", job, "--result")
@@ -209,13 +209,13 @@ def test_what_a_job_has_left_is_shown(shell: Shell, pool: Pool) -> None:
     assert shell.says("job", other, "--result").endswith("\n\nno outputs\n")
 
 
-def test_a_refused_quote_names_the_gpus_that_were_asked_for(shell: Shell) -> None:
+def test_refused_quote_names_the_requested_gpus(shell: Shell) -> None:
     told = shell.run("submit", "--gpus", "2xB200", "--max-run", "1h", "--dry-run", "--", "true")
 
     assert re.search(r"(?m)^gpus +2 × B200$", told.stdout), told.stdout
 
 
-def test_when_a_job_starts_is_told_once(shell: Shell) -> None:
+def test_estimated_start_is_shown_once(shell: Shell) -> None:
     """By the range of the scheduler; the router's guess does not stand beside it."""
     quote = {
         "problems": [], "rates": [{"gpu_type": "H100"}], "micros_per_hour": 1, "max_micros": 1,
@@ -227,20 +227,20 @@ def test_when_a_job_starts_is_told_once(shell: Shell) -> None:
     }  # fmt: skip
     ask = {"gpus": {"types": ["H100"], "count": 1}, "max_run_seconds": 60}
 
-    told = told_to_people(quote, ask)
+    told = render_quote(quote, ask)
     assert "main (it starts first there, on H100)" in told
     assert "3m" not in told
     assert re.search(r"(?m)^starts .*:00:00 .* or later\nstarts by .*:00:30 ", told)
-    told = told_to_people({**quote, "earliest_at": None, "latest_at": None}, ask)
+    told = render_quote({**quote, "earliest_at": None, "latest_at": None}, ask)
     assert re.search(r"(?m)^starts +in about 3m1s$", told)
-    told = told_to_people({**quote, "latest_at": quote["earliest_at"]}, ask)
+    told = render_quote({**quote, "latest_at": quote["earliest_at"]}, ask)
     assert told.endswith(told.partition("starts ")[2].lstrip()), "one date is told once"
-    assert "starts           now" in told_to_people({**quote, "expected_wait_seconds": 0}, ask)
+    assert "starts           now" in render_quote({**quote, "expected_wait_seconds": 0}, ask)
     hit = {"outcome": "hit", "price_micros": 0, "job_id": "x"}
-    assert "starts" not in told_to_people({**quote, "cache": hit}, ask)
+    assert "starts" not in render_quote({**quote, "cache": hit}, ask)
 
 
-def test_a_job_is_given_the_result_of_one_like_it(shell: Shell, pool: Pool) -> None:
+def test_cached_result_is_reused(shell: Shell, pool: Pool) -> None:
     """The quote says so, the job says whose, and `why` whom it follows (S13)."""
     cached = ("--cache", "1d", "--cache-key", f"data of {shell.account}")
     dry = ("submit", *ASKED, *cached, "--dry-run", "--", "python", "train.py", "--fast")
@@ -262,7 +262,7 @@ def test_a_job_is_given_the_result_of_one_like_it(shell: Shell, pool: Pool) -> N
     assert "--cache-key requires --cache" in shell.fails(2, *alone)
 
 
-def test_who_is_not_there_to_be_asked_says_yes(shell: Shell) -> None:
+def test_submit_without_a_terminal_requires_yes(shell: Shell) -> None:
     """Nothing is spent by accident."""
     told = shell.fails(2, "submit", *ASKED, "--", "true")
 
@@ -270,7 +270,7 @@ def test_who_is_not_there_to_be_asked_says_yes(shell: Shell) -> None:
     assert "none" in shell.says("jobs")
 
 
-def test_who_sits_at_a_terminal_is_shown_the_price_and_asked(shell: Shell) -> None:
+def test_submit_at_a_terminal_shows_the_price_and_asks(shell: Shell) -> None:
     status, told = at_a_terminal(shell, "submit", *ASKED, "--", "true", typed="n\n")
     assert (0, True) == (status, f"spendable after  {LEFT}" in told.replace("\r", ""))
     assert "none" in shell.says("jobs")
@@ -281,14 +281,14 @@ def test_who_sits_at_a_terminal_is_shown_the_price_and_asked(shell: Shell) -> No
     assert (4, True) == (status, "max_cost_exceeded" in told)
 
 
-def test_a_request_under_a_name_has_one_effect(shell: Shell) -> None:
+def test_submission_with_an_idempotency_key_has_one_effect(shell: Shell) -> None:
     first = submitted(shell, "--idempotency-key", "mine")
 
     assert first == submitted(shell, "--idempotency-key", "mine")
     assert 1 == len(shell.json("jobs")["items"])
 
 
-def test_the_dearest_jobs_are_listed(shell: Shell) -> None:
+def test_most_expensive_jobs_are_ranked(shell: Shell) -> None:
     job = submitted(shell)["id"]
 
     assert re.search(rf"1  {job}  queued .* {re.escape(HELD)}", shell.says("top", "jobs"))
@@ -298,7 +298,7 @@ def test_the_dearest_jobs_are_listed(shell: Shell) -> None:
 # Watching
 
 
-def test_a_job_is_followed_to_its_end(shell: Shell, pool: Pool) -> None:
+def test_job_is_followed_until_it_finishes(shell: Shell, pool: Pool) -> None:
     """Each step on a line; the status says whether it succeeded."""
     good, bad = submitted(shell)["id"], submitted(shell)["id"]
     for job, why in ((good, Why.FINISHED), (bad, Why.FAILED)):
@@ -320,7 +320,7 @@ def test_a_job_is_followed_to_its_end(shell: Shell, pool: Pool) -> None:
     assert {"step", "spent"} == {one["event"] for one in events}
 
 
-def test_an_operator_says_who_answers_for_an_end(shell: Shell, pool: Pool) -> None:
+def test_operator_corrects_the_end_class_of_an_attempt(shell: Shell, pool: Pool) -> None:
     """And is told where to see what moves by it (M3)."""
     job = submitted(shell)["id"]
     told = pool.about(shell.org, job)
@@ -337,7 +337,7 @@ def test_an_operator_says_who_answers_for_an_end(shell: Shell, pool: Pool) -> No
     shell.fails(3, "correct", job, "user", "--attempt", "2")
 
 
-def test_at_a_terminal_a_bar_shows_what_is_spent_and_held(shell: Shell, pool: Pool) -> None:
+def test_bar_at_a_terminal_shows_spent_and_held_credits(shell: Shell, pool: Pool) -> None:
     job = submitted(shell)["id"]
     told = pool.about(shell.org, job)
     told.started()
@@ -349,7 +349,7 @@ def test_at_a_terminal_a_bar_shows_what_is_spent_and_held(shell: Shell, pool: Po
     assert "\033[1;32msucceeded" in shown
 
 
-def test_who_stops_watching_is_told_that_the_job_goes_on(shell: Shell) -> None:
+def test_interrupted_watch_mentions_that_the_job_continues(shell: Shell) -> None:
     job = submitted(shell)["id"]
     status, shown = at_a_terminal(shell, "watch", job, enough="░]")
 
@@ -357,7 +357,7 @@ def test_who_stops_watching_is_told_that_the_job_goes_on(shell: Shell) -> None:
     assert f"the job continues; follow it: bursar watch {job}" in shown
 
 
-def test_ctrl_c_at_a_question_exits_as_it_does_elsewhere(shell: Shell) -> None:
+def test_ctrl_c_at_a_prompt_exits_with_130(shell: Shell) -> None:
     words = ("submit", *ASKED, "--", "true")
     status, shown = at_a_terminal(shell, *words, enough="Submit this job?")
 
@@ -365,7 +365,7 @@ def test_ctrl_c_at_a_question_exits_as_it_does_elsewhere(shell: Shell) -> None:
     assert "none" in shell.says("jobs")
 
 
-def test_a_job_that_printed_nothing_says_so(shell: Shell) -> None:
+def test_logs_of_a_job_without_output_mention_it(shell: Shell) -> None:
     job = submitted(shell)["id"]
     told = shell.run("logs", job)
 
@@ -374,7 +374,7 @@ def test_a_job_that_printed_nothing_says_so(shell: Shell) -> None:
     assert "no output on n9;" in shell.run("logs", job, "--node", "n9").stderr
 
 
-def test_a_job_that_is_not_there_cannot_be_watched(shell: Shell) -> None:
+def test_unknown_job_cannot_be_watched(shell: Shell) -> None:
     assert "The job does not exist" in shell.fails(3, "watch", RANDOM_ID)
 
 
@@ -391,29 +391,29 @@ def test_a_job_that_is_not_there_cannot_be_watched(shell: Shell) -> None:
         ("1.0xL4", {"types": ["L4"], "fraction_milli": 1_000}),
     ],
 )
-def test_gpus_are_typed_briefly(typed: str, meant: dict[str, Any]) -> None:
-    assert meant == gpus_of(typed)
+def test_gpu_request_is_parsed(typed: str, meant: dict[str, Any]) -> None:
+    assert meant == parse_gpus(typed)
 
 
 @pytest.mark.parametrize(
     "typed", ["", "1.5xH100", "0.0xH100", "xH100", "2xH100,", "2H100", "2", "2xH100,4"]
 )
-def test_gpus_that_make_no_sense_are_told(shell: Shell, typed: str) -> None:
+def test_invalid_gpu_request_is_refused(shell: Shell, typed: str) -> None:
     told = shell.fails(2, "submit", "--gpus", typed, "--max-run", "1h", "--", "true")
 
     assert "--gpus" in told
 
 
-def test_variables_and_labels_have_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_and_labels_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERE", "x=y")
 
-    assert {"A": "1", "HERE": "x=y"} == variables(["A=1", "HERE"])
-    assert {"a": ""} == pairs(["a="], "--label")
-    assert (None, None) == (variables(None), pairs([], "--label"))
+    assert {"A": "1", "HERE": "x=y"} == parse_variables(["A=1", "HERE"])
+    assert {"a": ""} == parse_pairs(["a="], "--label")
+    assert (None, None) == (parse_variables(None), parse_pairs([], "--label"))
 
 
 @pytest.mark.parametrize("typed", ["A B=1", "1A=1", "A-B=1"])
-def test_a_variable_that_can_have_no_such_name_is_told(shell: Shell, typed: str) -> None:
+def test_invalid_variable_name_is_refused(shell: Shell, typed: str) -> None:
     told = shell.fails(2, "submit", *ASKED, "--env", typed, "--yes", "--", "true")
 
     assert "only letters, digits and _" in " ".join(told.split())
@@ -423,30 +423,30 @@ def test_a_variable_that_can_have_no_such_name_is_told(shell: Shell, typed: str)
     ("max_run", "said"),
     [("61d", "max run: Input should be less than or equal to 60d"), ("0s", "or equal to 1s")],
 )
-def test_a_bound_on_a_duration_is_told_as_one(shell: Shell, max_run: str, said: str) -> None:
+def test_bound_of_a_duration_is_shown_as_a_duration(shell: Shell, max_run: str, said: str) -> None:
     ask = ("submit", "--gpus", "1xH100", "--max-run", max_run, "--pool", POOL, "--yes")
 
     assert said in shell.fails(2, *ask, "--", "true")
 
 
-def test_a_pool_that_is_not_there_is_told_as_such(shell: Shell) -> None:
+def test_unknown_pool_is_reported(shell: Shell) -> None:
     ask = ("submit", *ASKED[:4], "--pool", "nope", "--yes", "--", "true")
 
     assert "there is no pool 'nope'" in shell.fails(3, *ask)
 
 
 @pytest.mark.parametrize("more", [("--env", "NOT_HERE"), ("--label", "a"), ("--label", "=b")])
-def test_a_pair_that_lacks_a_half_is_told(shell: Shell, more: tuple[str, str]) -> None:
+def test_incomplete_pair_is_refused(shell: Shell, more: tuple[str, str]) -> None:
     assert "NAME=VALUE" in shell.fails(2, "submit", *ASKED, *more, "--yes", "--", "true")
 
 
-def test_a_bar_is_as_long_as_what_was_spent() -> None:
-    assert f"[{'░' * 24}] 0.00 cr of 0.00 cr" == bar(0, 0)
-    assert f"[{'█' * 6}{'░' * 18}] 1.00 cr of 4.00 cr" == bar(1_000_000, 3_000_000)
-    assert f"[{'█' * 24}] 1.00 cr of 1.00 cr" == bar(1_000_000, 0)
+def test_bar_length_follows_spent_credits() -> None:
+    assert f"[{'░' * 24}] 0.00 cr of 0.00 cr" == draw_bar(0, 0)
+    assert f"[{'█' * 6}{'░' * 18}] 1.00 cr of 4.00 cr" == draw_bar(1_000_000, 3_000_000)
+    assert f"[{'█' * 24}] 1.00 cr of 1.00 cr" == draw_bar(1_000_000, 0)
 
 
-def test_a_step_before_any_attempt_is_brief() -> None:
+def test_step_before_any_attempt_is_short() -> None:
     step = {
         "at": "2026-11-16T12:00:00.000000Z",
         "state": "queued",
@@ -457,6 +457,6 @@ def test_a_step_before_any_attempt_is_brief() -> None:
         "spent_micros": 0,
     }
 
-    assert step_told(step).endswith("queued          submitted  spent 0.00 cr")
+    assert format_step(step).endswith("queued          submitted  spent 0.00 cr")
     followed = {**step, "why": "follows", "other_job_id": "another"}
-    assert step_told(followed).endswith("follows  job another  spent 0.00 cr")
+    assert format_step(followed).endswith("follows  job another  spent 0.00 cr")

@@ -14,20 +14,20 @@ from random import Random
 
 import pytest
 
-from bursar.cli.local_cluster.children import Children, Program
+from bursar.cli.local_cluster.children import ChildProgram, Children
 from bursar.cli.local_cluster.demo_load import programs
-from bursar.cli.local_cluster.demo_load.mix import HABITS, DemoJob, Habit
-from bursar.cli.local_cluster.demo_load.sender import Keys, keys_in, keys_written
-from bursar.cli.local_cluster.launcher import forget_checkpoints
+from bursar.cli.local_cluster.demo_load.mix import HABITS, DemoJob, TenantHabit
+from bursar.cli.local_cluster.demo_load.sender import TenantKeys, format_keys, load_keys
+from bursar.cli.local_cluster.launcher import remove_checkpoints
 from bursar.cli.local_cluster.nodes import (
-    DEMO,
+    DEMO_NODES,
     NODES_MAX,
-    Node,
-    checkpoints_in,
-    described,
-    nodes_of,
+    LocalNode,
+    checkpoint_folder,
+    describe_nodes,
+    parse_nodes,
 )
-from bursar.cli.local_cluster.provisioning import MadeUp
+from bursar.cli.local_cluster.provisioning import LocalProvisioner
 from bursar.cli.sample_data import ORGS, PRICES
 from bursar.client import Client
 from bursar.core.budgets.tiers import TIERS
@@ -52,35 +52,35 @@ def runs(pid: int) -> bool:
 # Nodes
 
 
-def test_nodes_are_written_in_short() -> None:
+def test_nodes_are_parsed() -> None:
     assert (
-        Node("h100-1", 8, "H100", memory_gib=80),
-        Node("h100-2", 8, "H100", memory_gib=80),
-        Node("k80-1", 4, "K80"),
-        Node("h100-3", 1, "H100", memory_gib=80),
-    ) == nodes_of("2x8xH100, 4xK80,1xH100")
-    assert "2 with 8 H100 each, 2 with 8 A100 each" == described(nodes_of(DEMO))
-    assert "1 with 4 L40S" == described(nodes_of("4xL40S"))
+        LocalNode("h100-1", 8, "H100", memory_gib=80),
+        LocalNode("h100-2", 8, "H100", memory_gib=80),
+        LocalNode("k80-1", 4, "K80"),
+        LocalNode("h100-3", 1, "H100", memory_gib=80),
+    ) == parse_nodes("2x8xH100, 4xK80,1xH100")
+    assert "2 with 8 H100 each, 2 with 8 A100 each" == describe_nodes(parse_nodes(DEMO_NODES))
+    assert "1 with 4 L40S" == describe_nodes(parse_nodes("4xL40S"))
 
 
 @pytest.mark.parametrize(
     "text",
     ["", "H100", "8", "0x8xH100", "2x0xH100", "8xH100,", "2x8xH/100", f"{NODES_MAX + 1}x1xL4"],
 )
-def test_what_names_no_nodes_is_told(text: str) -> None:
+def test_invalid_nodes_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"write 2x8xH100|the maximum is 32"):
-        nodes_of(text)
+        parse_nodes(text)
 
 
 # Children
 
 
-def program(folder: Path, name: str = "one", code: str = "") -> Program:
+def program(folder: Path, name: str = "one", code: str = "") -> ChildProgram:
     """A program that leaves its number, and stays."""
     text = (
         f"import os, time; open({str(folder / name)!r}, 'a').write(f'{{os.getpid()}}\\n'); {code}"
     )
-    return Program(
+    return ChildProgram(
         name=name,
         arguments=("-I", "-S", "-c", f"{text}\ntime.sleep(600)"),
         environment={"GIVEN": "this"},
@@ -97,17 +97,17 @@ def numbers(folder: Path, name: str = "one") -> list[int]:
 
 
 @contextmanager
-def kept(*all: Program) -> Iterator[Children]:
+def kept(*all: ChildProgram) -> Iterator[Children]:
     """Programs that run for a while."""
     children = Children(all)
     children.start()
     try:
         yield children
     finally:
-        children.see_them_end()
+        children.wait()
 
 
-def test_a_program_that_ends_is_started_again_and_all_end_with_us(
+def test_exited_program_is_restarted_and_all_stop_with_the_parent(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with kept(program(tmp_path), program(tmp_path, "other")):
@@ -123,9 +123,7 @@ def test_a_program_that_ends_is_started_again_and_all_end_with_us(
     assert 1 == len(numbers(tmp_path, "other")), "who did not end is left alone"
 
 
-def test_a_program_does_not_know_our_secrets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_child_does_not_inherit_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It gets its own key, and what we have in our environment but for what is the service's."""
     monkeypatch.setenv("BURSAR_SECRET_KEY", "s" * 32)
     monkeypatch.setenv("BURSAR_DATABASE_URL", "postgresql://somewhere")
@@ -142,7 +140,7 @@ def test_a_program_does_not_know_our_secrets(
     assert 0o600 == log.stat().st_mode & 0o777
 
 
-def test_programs_end_when_we_are_killed(tmp_path: Path) -> None:
+def test_children_end_when_the_parent_is_killed(tmp_path: Path) -> None:
     """The kernel sees to it: nobody of us is left to."""
     code = (
         "import sys, time\nfrom pathlib import Path\n"
@@ -163,19 +161,19 @@ def test_programs_end_when_we_are_killed(tmp_path: Path) -> None:
 # Jobs
 
 
-def draws(habit: Habit, seed: str, count: int = 500) -> list[DemoJob]:
+def draws(habit: TenantHabit, seed: str, count: int = 500) -> list[DemoJob]:
     chance = Random(seed)
     return [habit.draw(chance) for _ in range(count)]
 
 
-def test_the_same_seed_asks_for_the_same_jobs() -> None:
+def test_same_seed_gives_the_same_demo_jobs() -> None:
     for habit in HABITS:
         assert draws(habit, "1") == draws(habit, "1")
         assert draws(habit, "1") != draws(habit, "2")
 
 
 @pytest.mark.parametrize("habit", HABITS, ids=lambda habit: habit.org)
-def test_every_job_makes_sense_and_fits_a_node(habit: Habit) -> None:
+def test_every_demo_job_is_valid_and_fits_a_node(habit: TenantHabit) -> None:
     """As the HTTP interface reads it, in a project that its org has."""
     [org] = [one for one in ORGS if one.name == habit.org]
     projects = {project for projects in org.teams.values() for project in projects}
@@ -188,7 +186,7 @@ def test_every_job_makes_sense_and_fits_a_node(habit: Habit) -> None:
         assert set(wish.types) <= set(PRICES)
 
 
-def test_there_is_something_of_everything() -> None:
+def test_demo_load_has_every_kind_of_job() -> None:
     """Gangs, whole nodes, urgent ones, checkpoints and none, failures, changes of mind, too little
     time, and more than a budget allows."""
     wishes = [wish for habit in HABITS for wish in draws(habit, "1")]
@@ -201,13 +199,13 @@ def test_there_is_something_of_everything() -> None:
         seen["none"] += wish.checkpoint_s is None
         seen["fails"] += "exit 3" in wish.command[-1]
         seen["changes its mind"] += wish.cancel_after_s is not None
-        seen["too little time"] += wish.most_s < wish.likely_s
+        seen["too little time"] += wish.max_s < wish.expected_s
         seen["more than its budget"] += wish.name == "all night"
 
     assert not [what for what, count in seen.items() if count < 10], seen
 
 
-def test_three_tenants_in_three_tiers() -> None:
+def test_demo_has_three_tenants_in_three_tiers() -> None:
     assert set(TIERS) == {org.tier for org in ORGS}
     assert {org.name for org in ORGS} == {habit.org for habit in HABITS}
 
@@ -218,29 +216,31 @@ def test_a_day_of_small_jobs_is_within_the_budgets_of_the_free_tier() -> None:
     [budget] = TIERS["free"]
     hourly = usage_price(org.own_prices["A100"], 1_000, 3_600_000)
 
-    assert 24 * org.rolling <= len(org.users) * budget.limit
-    assert org.rolling > hourly, "at least a GPU all the time"
-    assert usage_price(org.own_prices["A100"], 8_000, 8 * 3_600_000) > org.rolling, "no whole night"
-    assert org.bought >= CREDIT
+    assert 24 * org.rolling_limit <= len(org.users) * budget.limit
+    assert org.rolling_limit > hourly, "at least a GPU all the time"
+    assert usage_price(org.own_prices["A100"], 8_000, 8 * 3_600_000) > org.rolling_limit, (
+        "no whole night"
+    )
+    assert org.purchase >= CREDIT
 
 
-def test_keys_are_read_as_they_were_written(tmp_path: Path) -> None:
-    keys = {"one": Keys("a", "b"), "two": Keys("c", "d")}
-    (tmp_path / "keys").write_text(keys_written(keys))
+def test_keys_survive_a_round_trip_through_their_file(tmp_path: Path) -> None:
+    keys = {"one": TenantKeys("a", "b"), "two": TenantKeys("c", "d")}
+    (tmp_path / "keys").write_text(format_keys(keys))
 
-    assert keys == keys_in(tmp_path / "keys")
+    assert keys == load_keys(tmp_path / "keys")
 
 
-def test_old_checkpoints_of_the_demonstration_are_removed(tmp_path: Path) -> None:
+def test_old_checkpoints_of_the_demo_are_removed(tmp_path: Path) -> None:
     """And no others: whose jobs they are of may want them."""
-    root, hour = checkpoints_in(tmp_path), 3_600
+    root, hour = checkpoint_folder(tmp_path), 3_600
     ours, theirs = root / ORGS[0].id, root / "another org"
     for folder in (ours / "old", ours / "new", theirs / "old"):
         folder.mkdir(parents=True)
         (folder / "saved").touch()
     for folder in (ours / "old", theirs / "old"):
         os.utime(folder, (time.time() - hour, time.time() - hour))
-    forget_checkpoints(tmp_path, time.time() - hour / 2)
+    remove_checkpoints(tmp_path, time.time() - hour / 2)
 
     assert [ours / "new"] == list(ours.iterdir())
     assert [theirs / "old"] == list(theirs.iterdir())
@@ -262,16 +262,18 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
-def test_a_training_saves_when_asked_to_stop_and_goes_on_from_there(tmp_path: Path) -> None:
+def test_training_saves_when_asked_to_stop_and_resumes(tmp_path: Path) -> None:
     given = environment(tmp_path)
-    with subprocess.Popen(programs.train(10_000), env=given, stdout=subprocess.PIPE) as first:
+    with subprocess.Popen(
+        programs.train_command(10_000), env=given, stdout=subprocess.PIPE
+    ) as first:
         eventually((tmp_path / "progress").exists, "it has begun")
         first.terminate()
         assert 1 == first.wait(PATIENCE_S)
     saved = int((tmp_path / "step.0").read_text())
     assert (tmp_path / "saved").exists()
     assert not (tmp_path / "result.json").exists()
-    more = programs.train(saved + 2)
+    more = programs.train_command(saved + 2)
     told = subprocess.run(more, env=given, capture_output=True, text=True, check=True)
 
     assert saved > 0
@@ -280,13 +282,15 @@ def test_a_training_saves_when_asked_to_stop_and_goes_on_from_there(tmp_path: Pa
     assert "loss" == json.loads((tmp_path / "result.json").read_text())[0]["name"]
 
 
-def test_a_gang_saves_together(tmp_path: Path) -> None:
+def test_processes_of_a_gang_save_together(tmp_path: Path) -> None:
     """All its processes tell of a checkpoint in one folder, at the same time, again and again."""
     gang = []
     for rank in range(4):
         given = {**environment(tmp_path), "BURSAR_NODE_RANK": str(rank)}
         given["BURSAR_PROGRESS"] += str(rank)
-        gang.append(subprocess.Popen(programs.train(10_000), env=given, stdout=subprocess.DEVNULL))
+        gang.append(
+            subprocess.Popen(programs.train_command(10_000), env=given, stdout=subprocess.DEVNULL)
+        )
     eventually(lambda: 4 == len([*tmp_path.glob("progress?")]), "all have begun")
     for _ in range(3):
         (tmp_path / "saved").unlink(missing_ok=True)
@@ -301,9 +305,11 @@ def test_a_gang_saves_together(tmp_path: Path) -> None:
     assert {f"step.{rank}" for rank in range(4)} <= {path.name for path in tmp_path.iterdir()}
 
 
-def test_a_search_keeps_nothing_and_a_broken_program_fails(tmp_path: Path) -> None:
-    told = subprocess.run(programs.sweep(1), capture_output=True, text=True, check=True)
-    failed = subprocess.run(programs.broken(0), capture_output=True, text=True, check=False)
+def test_search_writes_no_checkpoint_and_failing_program_fails(tmp_path: Path) -> None:
+    told = subprocess.run(programs.sweep_command(1), capture_output=True, text=True, check=True)
+    failed = subprocess.run(
+        programs.failing_command(0), capture_output=True, text=True, check=False
+    )
 
     assert "trial 0\n" == told.stdout
     assert 3 == failed.returncode
@@ -313,17 +319,17 @@ def test_a_search_keeps_nothing_and_a_broken_program_fails(tmp_path: Path) -> No
 # Nodes that come and go
 
 
-def test_children_come_later_and_go_for_good(tmp_path: Path) -> None:
+def test_children_can_be_added_and_removed_later(tmp_path: Path) -> None:
     """One is started when its time has come, once; asked to go, it is not started again."""
     mark = tmp_path / "began"
     sleeper = "import sys, time; open(sys.argv[1], 'a').write('x'); time.sleep(600)"
-    program = Program(
+    program = ChildProgram(
         name="late",
         arguments=("-I", "-S", "-c", sleeper, str(mark)),
         environment={},
         log=tmp_path / "log",
     )
-    never = Program(name="never", arguments=("-c", ""), environment={}, log=tmp_path / "never")
+    never = ChildProgram(name="never", arguments=("-c", ""), environment={}, log=tmp_path / "never")
     children = Children([])
     children.start()
     try:
@@ -338,34 +344,36 @@ def test_children_come_later_and_go_for_good(tmp_path: Path) -> None:
         eventually(lambda: children.remove("late"), "it has ended")
         assert frozenset() == children.names()
     finally:
-        children.see_them_end()
+        children.wait()
     assert "x" == mark.read_text()
 
 
-def test_one_who_does_not_go_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bursar.cli.local_cluster.children.END_S", 0.2)
+def test_child_that_does_not_stop_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bursar.cli.local_cluster.children.STOP_TIMEOUT_S", 0.2)
     mark = tmp_path / "began"
     deaf = (
         "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
         "open(sys.argv[1], 'w').close(); time.sleep(600)"
     )
     arguments = ("-I", "-S", "-c", deaf, str(mark))
-    program = Program(name="deaf", arguments=arguments, environment={}, log=tmp_path / "log")
+    program = ChildProgram(name="deaf", arguments=arguments, environment={}, log=tmp_path / "log")
     children = Children([program])
     children.start()
     try:
         eventually(mark.exists, "it has begun")
         eventually(lambda: children.remove("deaf"), "it was killed")
     finally:
-        children.see_them_end()
+        children.wait()
 
 
-def test_made_up_nodes_can_be_had_once_the_service_answers(tmp_path: Path) -> None:
+def test_local_provisioner_accepts_orders_once_the_service_answers(tmp_path: Path) -> None:
     order = NodeOrder(
         id="1", offer="h100", node=Machine(id=NodeId("h100-1"), gpu_type="H100", gpus=8),
         price=0, ordered_at=0, ready_by=0, give_up_at=0,
     )  # fmt: skip
-    made_up = MadeUp(tmp_path)
+    made_up = LocalProvisioner(tmp_path)
     for question in (made_up.order, made_up.remove):
         with pytest.raises(NotDone, match="still starting"):
             question("main", order)
@@ -375,7 +383,7 @@ def test_made_up_nodes_can_be_had_once_the_service_answers(tmp_path: Path) -> No
     def nobody() -> Client:
         return Client("http://127.0.0.1:9", "key", tries=1)
 
-    made_up.begin(Children([]), nobody)
+    made_up.start(Children([]), nobody)
     with pytest.raises(NotDone):
         made_up.order("main", order)
     assert frozenset() == made_up.listed("main")

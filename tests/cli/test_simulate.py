@@ -11,7 +11,7 @@ import yaml  # type: ignore[import-untyped]
 from typer.testing import CliRunner, Result
 
 from bursar.cli.app import app
-from bursar.cli.simulate import OF_A_TENANT, OF_A_TIER, ROWS
+from bursar.cli.simulate import ROWS, TENANT_ROWS, TIER_ROWS
 from bursar.sim.policies import POLICIES
 
 WORLD = """
@@ -35,7 +35,7 @@ def simulate(*words: object) -> Result:
     return CliRunner().invoke(app, ["simulate", *map(str, words)])
 
 
-def test_policies_stand_side_by_side(world: Path) -> None:
+def test_policies_are_compared_side_by_side(world: Path) -> None:
     told = simulate(world, "--policy", "bursar,fifo,srtf")
 
     assert 0 == told.exit_code, told.output
@@ -65,7 +65,7 @@ def test_every_policy_has_its_figures(world: Path, policy: str) -> None:
     assert 0 <= run["tiers"]["paid"]["started_in_time_pct"] <= 100
 
 
-def test_what_if_there_were_more_gpus(world: Path) -> None:
+def test_what_if_with_more_gpus(world: Path) -> None:
     """Before and after, with the very same jobs."""
     told = simulate(world, "--json", "--policy", "fifo", "--add", "H100=16")
     before, after = json.loads(told.stdout)["runs"]
@@ -76,7 +76,7 @@ def test_what_if_there_were_more_gpus(world: Path) -> None:
     assert before["all"]["delay_mean_s"] > 2 * after["all"]["delay_mean_s"]
 
 
-def test_what_if_a_tenant_had_more_weight(world: Path) -> None:
+def test_what_if_with_more_weight_for_a_tenant(world: Path) -> None:
     world.write_text(WORLD.replace("gpus: 4", "gpus: 1").replace("{1: 1, 8: 1}", "1"))
     told = simulate(world, "--json", "--policy", "drf", "--weight", "paid/beta=50")
     before, after = (run["tenants"]["beta"] for run in json.loads(told.stdout)["runs"])
@@ -84,7 +84,7 @@ def test_what_if_a_tenant_had_more_weight(world: Path) -> None:
     assert before["delay_mean_s"] > after["delay_mean_s"]
 
 
-def test_a_pools_policy_can_be_tried_before_it_is_set(tmp_path: Path, world: Path) -> None:
+def test_pool_policy_can_be_simulated_before_it_is_set(tmp_path: Path, world: Path) -> None:
     """The file says what `bursar pools policy set` reads; the rest of it is of no matter."""
     rules = tmp_path / "policy.yaml"
     rules.write_text(
@@ -100,7 +100,7 @@ def test_a_pools_policy_can_be_tried_before_it_is_set(tmp_path: Path, world: Pat
     assert "no such word: gold" in wrong.output
 
 
-def test_a_recorded_load(tmp_path: Path, world: Path) -> None:
+def test_recorded_load_is_simulated(tmp_path: Path, world: Path) -> None:
     trace = tmp_path / "jobs.csv"
     trace.write_text(TRACE)
     told = simulate(world, "--json", "--policy", "fifo", "--trace", trace, "--columns", "org=org")
@@ -117,7 +117,7 @@ TITLES = (
 )  # fmt: skip
 
 
-def test_the_page_needs_nothing_from_anywhere(tmp_path: Path, world: Path) -> None:
+def test_html_report_loads_nothing_from_the_network(tmp_path: Path, world: Path) -> None:
     """Pictures and all figures in one file; a tenant's name is text, whatever it is made of."""
     world.write_text(WORLD.replace("beta", "'</script><b>'"))
     path = tmp_path / "page.html"
@@ -133,7 +133,7 @@ def test_the_page_needs_nothing_from_anywhere(tmp_path: Path, world: Path) -> No
     assert json.loads(told.stdout) == json.loads(rest.partition("</script>")[0])
 
 
-def test_worlds_that_ship_can_be_had() -> None:
+def test_built_in_scenarios_are_printed() -> None:
     for words in ([], ["day"], ["overload"]):
         told = simulate(*words, "--example")
 
@@ -142,7 +142,7 @@ def test_worlds_that_ship_can_be_had() -> None:
         assert ("admission" in told.stdout) == (words == ["overload"])
 
 
-def test_before_and_after_are_told_with_the_change(tmp_path: Path, world: Path) -> None:
+def test_what_if_shows_before_after_and_change(tmp_path: Path, world: Path) -> None:
     page = tmp_path / "page.html"
     told = simulate(world, "--policy", "fifo", "--add", "H100=16", "--html", page)
     lines = {line[:40].strip(): line[40:].split() for line in told.stdout.splitlines()}
@@ -153,7 +153,7 @@ def test_before_and_after_are_told_with_the_change(tmp_path: Path, world: Path) 
     assert 'class="line dashed"' in page.read_text(), "what was before"
 
 
-def test_a_small_picture_for_documents(tmp_path: Path, world: Path) -> None:
+def test_svg_chart_is_written(tmp_path: Path, world: Path) -> None:
     """One that stands alone, reads as XML, and is of the last run."""
     path = tmp_path / "plot.svg"
     simulate(world, "--policy", "fifo,bursar", "--svg", path)
@@ -182,14 +182,14 @@ def test_a_small_picture_for_documents(tmp_path: Path, world: Path) -> None:
         (["--svg", "no/such/folder/plot.svg"], "no/such/folder: no such folder"),
     ],
 )
-def test_what_cannot_be_done_is_told(world: Path, words: list[str], told: str) -> None:
+def test_impossible_simulation_is_refused(world: Path, words: list[str], told: str) -> None:
     result = simulate(world, *words)
 
     assert 2 == result.exit_code
     assert told in result.stderr
 
 
-def test_a_file_that_is_no_world_is_told(tmp_path: Path) -> None:
+def test_invalid_scenario_file_is_refused(tmp_path: Path) -> None:
     for text in (b"fleet: [", b"fleet: []", b"tenants: 3", b"\xff\xfe", b""):
         path = tmp_path / "wrong.yaml"
         path.write_bytes(text)
@@ -199,7 +199,7 @@ def test_a_file_that_is_no_world_is_told(tmp_path: Path) -> None:
         assert result.stderr.startswith("bursar: ")
 
 
-def test_a_file_that_is_no_table_is_told(tmp_path: Path, world: Path) -> None:
+def test_invalid_trace_file_is_refused(tmp_path: Path, world: Path) -> None:
     """Cut short, no text, or too wide: with its name, and no row of the program."""
     table = b"arrives,runs,gpus\n0,60,1\n"
     wide = table + b"0,60,1," + b"x" * 200_000
@@ -216,14 +216,14 @@ def test_a_file_that_is_no_table_is_told(tmp_path: Path, world: Path) -> None:
         assert result.stderr.startswith(f"bursar: {path}: "), name
 
 
-def test_a_table_may_begin_with_a_byte_order_mark(tmp_path: Path, world: Path) -> None:
+def test_trace_may_begin_with_a_byte_order_mark(tmp_path: Path, world: Path) -> None:
     path = tmp_path / "jobs.csv"
     path.write_text("\ufeff" + TRACE)
 
     assert 0 == simulate(world, "--trace", path, "--policy", "fifo").exit_code
 
 
-def test_the_simulation_in_the_readme_can_be_had() -> None:
+def test_simulation_of_the_readme_runs() -> None:
     """Its commands are taken, and what it shows of them has rows that are printed.
 
     The figures are those of the day that it names: they change with the scheduler.
@@ -231,8 +231,8 @@ def test_the_simulation_in_the_readme_can_be_had() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     _, _, section = readme.partition("## Simulator\n")
     shown = re.findall(r"```\n(\$ bursar simulate.*?)```", section.partition("\n## ")[0], re.DOTALL)
-    known = {name + (f" ({unit})" if unit else "") for name, unit, _ in (*ROWS, *OF_A_TIER)}
-    known |= {name + (f" ({unit})" if unit else "") for name, unit, _ in OF_A_TENANT}
+    known = {name + (f" ({unit})" if unit else "") for name, unit, _ in (*ROWS, *TIER_ROWS)}
+    known |= {name + (f" ({unit})" if unit else "") for name, unit, _ in TENANT_ROWS}
 
     assert shown
     for block in shown:

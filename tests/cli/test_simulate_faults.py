@@ -16,7 +16,7 @@ def simulate_faults(*words: object) -> Result:
     return CliRunner().invoke(app, ["simulate", "faults", *map(str, words)])
 
 
-def test_what_has_happened_is_told() -> None:
+def test_counts_of_events_are_printed() -> None:
     told = simulate_faults("--seeds", 4)
 
     assert 0 == told.exit_code, told.output
@@ -37,7 +37,7 @@ def test_the_same_seeds_print_the_same_bytes() -> None:
     assert [] == json.loads(one)["broken"]
 
 
-def test_one_seed_is_told_step_by_step() -> None:
+def test_trace_prints_every_step_of_a_seed() -> None:
     told = simulate_faults("--seed", 3, "--trace")
 
     assert 0 == told.exit_code
@@ -47,7 +47,9 @@ def test_one_seed_is_told_step_by_step() -> None:
     assert len(told.stdout.splitlines()) > 100
 
 
-def test_a_broken_promise_is_told_with_its_last_steps_and_how_to_see_it_again() -> None:
+def test_violated_invariant_is_printed_with_its_last_steps_and_the_command_to_reproduce_it() -> (
+    None
+):
     with planted(BUG):
         told = simulate_faults("--seeds", 1)
         kept = json.loads(simulate_faults("--seeds", 1, "--json").stdout)["broken"][0]["steps"]
@@ -59,7 +61,7 @@ def test_a_broken_promise_is_told_with_its_last_steps_and_how_to_see_it_again() 
     assert all(step[:40].rstrip() in told.stdout for step in kept)
 
 
-def test_what_the_code_does_not_expect_is_told_as_well() -> None:
+def test_unexpected_exception_is_reported_too() -> None:
     with planted(BUGS["a leader does not notice ends"]):
         told = simulate_faults("--seeds", 3, "--json")
 
@@ -67,7 +69,7 @@ def test_what_the_code_does_not_expect_is_told_as_well() -> None:
     assert json.loads(told.stdout)["broken"]
 
 
-def test_a_run_in_which_too_little_fails_is_not_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_with_too_few_faults_is_not_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign, "SEEDS_MIN", 1)
     monkeypatch.setitem(campaign.EVENTS_PER_100_SEEDS, "crash", 100_000)
     told = simulate_faults("--seeds", 1)

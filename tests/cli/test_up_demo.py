@@ -98,7 +98,7 @@ def verified(state: Path) -> str:
     return told.stdout
 
 
-def test_the_demonstration_runs_stops_and_goes_on_where_it_was() -> None:
+def test_demo_runs_stops_and_continues() -> None:
     """Four nodes, jobs of three tenants on them; Ctrl-C ends all programs; then the same goes on,
     and the books add up all the time."""
     with new_state() as state:
@@ -135,7 +135,7 @@ def test_the_demonstration_runs_stops_and_goes_on_where_it_was() -> None:
             assert "no problems" in verified(state)
 
 
-def test_nodes_can_be_had_beside_any_service() -> None:
+def test_nodes_can_run_beside_any_service() -> None:
     """One command gives a pool with GPUs that are made up, and jobs that are not; an agent that is
     killed is started again; it all ends with its parent, however that ends."""
     with new_state() as state:
@@ -171,7 +171,7 @@ def share_a_gpu(one: Up) -> None:
     assert 500 == node["free_milli_gpus"]
 
 
-def test_nodes_that_make_no_sense_are_told_before_anything_starts(tmp_path: Path) -> None:
+def test_invalid_nodes_are_refused_before_anything_starts(tmp_path: Path) -> None:
     told = subprocess.run(
         command(tmp_path / "state", "up", "--nodes", "eight"),
         env=environment(),

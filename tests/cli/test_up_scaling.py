@@ -52,7 +52,7 @@ def payer(operator: Caller) -> Iterator[Tenant]:
         yield tenant
 
 
-def test_a_node_comes_for_a_queue_and_goes_when_it_is_empty(
+def test_node_is_ordered_for_a_queue_and_removed_when_it_is_empty(
     service: Process, operator: Caller, payer: Tenant
 ) -> None:
     """Ordered, started, used, drained, removed; every hold is settled, and nothing is left."""

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from bursar.cli.walkthrough import NAMES
-from bursar.cli.walkthrough.environment import begun
+from bursar.cli.walkthrough.environment import set_up_stage
 from bursar.client import Client
 from tests.cli.test_client_commands import (  # noqa: F401 (fixtures)
     Running,
@@ -28,7 +28,7 @@ from tests.support.patience import eventually
         ("promo-expiry", "held → lapsed"),
     ],
 )
-def test_a_walkthrough_shows_what_it_says(
+def test_walkthrough_prints_the_announced_events(
     operator: Shell,  # noqa: F811 (a fixture)
     name: str,
     told: str,
@@ -42,40 +42,40 @@ def test_a_walkthrough_shows_what_it_says(
     assert "DIFFERS" not in page
 
 
-def test_nobody_elses_job_comes_to_the_node_of_a_walkthrough(
+def test_node_of_a_walkthrough_gets_no_other_jobs(
     running: Running,  # noqa: F811 (a fixture)
     funded: Shell,  # noqa: F811 (a fixture)
     tmp_path: Path,
 ) -> None:
     """A service that runs has tenants, whose jobs go wherever their GPUs are free."""
     with Client(running.process.url, running.process.admin_key) as client:
-        stage = begun(client, Console(file=StringIO()), tmp_path)
+        stage = set_up_stage(client, Console(file=StringIO()), tmp_path)
         stage.start_node()
         try:
             ask = ("--account", funded.account, "--gpus", "1xH100", "--max-run", "1m")
             told = funded.run("submit", *ask, "--dry-run", "-o", "json", "--", "true").stdout
         finally:
-            stage.end_node()
+            stage.stop_node()
 
     assert stage.pool != json.loads(told)["pool"]
 
 
-def test_a_walkthrough_that_breaks_off_leaves_no_job_behind(
+def test_interrupted_walkthrough_leaves_no_job_behind(
     running: Running,  # noqa: F811 (a fixture)
     tmp_path: Path,
 ) -> None:
     """It would wait, and hold credits, for ever: its node does not come back."""
     with Client(running.process.url, running.process.admin_key) as client:
-        stage = begun(client, Console(file=StringIO()), tmp_path)
-        org = stage.org("acme", "paid")
-        stage.grant(org, 100, "bought")
-        job = stage.job(org, "true", max_run_seconds=60)
-        stage.leave_nothing()
+        stage = set_up_stage(client, Console(file=StringIO()), tmp_path)
+        org = stage.create_org("acme", "paid")
+        stage.issue(org, 100, "bought")
+        job = stage.submit(org, "true", max_run_seconds=60)
+        stage.cancel_unfinished()
 
-        eventually(lambda: "cancelled" == stage.state(job)["state"])
+        eventually(lambda: "cancelled" == stage.load_job(job)["state"])
 
 
-def test_all_are_there() -> None:
+def test_every_walkthrough_is_tested() -> None:
     names = ("preemption", "lost-finish", "promo-expiry", "out-of-credits", "double-submit")
 
     assert set(names) == set(NAMES)

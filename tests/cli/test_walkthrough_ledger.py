@@ -1,4 +1,4 @@
-"""The tour says what the books say: its figures are compared with the journal behind it."""
+"""The figures of the ledger walkthrough are those of its journal."""
 
 import dataclasses
 import io
@@ -10,8 +10,15 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from bursar.cli.app import app
-from bursar.cli.walkthrough.format import Page, column, credits, share, span, when
-from bursar.cli.walkthrough.ledger import Story, chapters, tell
+from bursar.cli.walkthrough.format import (
+    TextPage,
+    format_column,
+    format_credits,
+    format_duration,
+    format_share,
+    format_time,
+)
+from bursar.cli.walkthrough.ledger import Story, chapters, play_chapters
 from bursar.cli.walkthrough.ledger.story import (
     A100,
     DAILY,
@@ -24,7 +31,7 @@ from bursar.cli.walkthrough.ledger.story import (
     TRAINING,
     TRIAL,
     ZONE,
-    clock,
+    time_of_day,
 )
 from bursar.core.instant import MINUTE, NEVER
 from bursar.core.ledger.balance import balance
@@ -47,9 +54,9 @@ AMOUNT = re.compile(r"(-?\d[\d,]*(?:\.\d+)?) cr\b")
 
 
 def told(width: int = 80) -> tuple[Story, str]:
-    """The tour at that width, and what it printed."""
+    """The walkthrough at a width, and what it printed."""
     story, page = Story(), io.StringIO()
-    assert tell(story, Console(file=page, width=width, highlight=False))
+    assert play_chapters(story, Console(file=page, width=width, highlight=False))
     return story, page.getvalue()
 
 
@@ -89,7 +96,7 @@ def events_of(story: Story, kind: type[Event], hold: str) -> list[Event]:
     ]
 
 
-def test_every_amount_in_the_sentences_is_known_to_the_ledger() -> None:
+def test_every_amount_in_the_text_comes_from_the_ledger() -> None:
     """No figure is made up: each amount with its unit is in an event, in the books as they were
     at some step, or a sum of one event's postings."""
     story, text = told()
@@ -133,14 +140,14 @@ def _counts_around(story: Story, opened: Event) -> Iterator[int]:
     yield from (*counts, counts[1] - counts[0])
 
 
-def test_the_draws_of_the_hold_are_those_of_its_event() -> None:
+def test_draws_of_the_hold_are_those_of_its_event() -> None:
     """Three grants in spend order; the capped one gives its share of the hold and no more."""
     story, text = told()
     opened = next(event for event in story.journal.events if isinstance(event, HoldOpened))
     shown = [
         (row[0], micros(row[2]))
         for name in ("spring", "h100-trial", "bought")
-        for row in rows(text.partition("where the")[2].partition("Credits in")[0], name)
+        for row in rows(text.partition("sources of")[2].partition("Held credits")[0], name)
     ]
 
     assert [(one.grant, one.amount) for one in opened.postings] == shown
@@ -155,13 +162,11 @@ def test_a_repeated_and_an_overtaken_reading_have_no_effect() -> None:
     booked = events_of(story, ChargeBooked, EPOCH_7)[: len(charged)]
 
     assert 4 == len(shown)
-    assert ["1 event", "none: nothing new", "none: nothing new", "1 event"] == [
-        row[-1] for row in shown
-    ]
+    assert ["1 event", "none", "none", "1 event"] == [row[-1] for row in shown]
     assert [event.amount for event in booked if isinstance(event, ChargeBooked)] == charged
 
 
-def test_every_posting_that_is_shown_was_made() -> None:
+def test_every_printed_posting_was_made() -> None:
     """The tables of postings list what the events moved: grant, compartments, amount, instant."""
     story, text = told()
     shown = [row[1:] for word in ("charge", "hold", "debt", "grant") for row in rows(text, word)]
@@ -171,7 +176,7 @@ def test_every_posting_that_is_shown_was_made() -> None:
             one.grant,
             f"{one.source or 'new'} → {one.target}",
             one.amount,
-            when(one.effective_at, ZONE).replace("\N{NO-BREAK SPACE}", " "),
+            format_time(one.effective_at, ZONE).replace("\N{NO-BREAK SPACE}", " "),
         )
         for event in story.journal.events
         for one in event.postings
@@ -181,7 +186,7 @@ def test_every_posting_that_is_shown_was_made() -> None:
     assert [] == [row for row in shown if (row[0], row[1], micros(row[2]), row[3]) not in wanted]
 
 
-def test_the_story_has_what_it_promises() -> None:
+def test_story_contains_every_announced_event() -> None:
     """An expiry while held, a refund of which a part lapses, an undone lapse, a refusal, a debt."""
     story, text = told()
     closed = events_of(story, HoldClosed, EPOCH_7)[0]
@@ -212,11 +217,11 @@ def _owed(event: Event) -> bool:
     return isinstance(event, ChargeBooked) and event.owed > 0
 
 
-def test_the_two_looks_at_the_past_are_those_of_the_history() -> None:
+def test_two_views_of_the_past_match_the_history() -> None:
     story, text = told()
     table = text.partition("spring as of")[2].partition("7 ·")[0]
     shown = [[micros(cell) for cell in row[1:]] for row in rows(table, "2 Mar")]
-    looked_at = clock(12, 30)
+    looked_at = time_of_day(12, 30)
     settled_at = events_of(story, HoldClosed, EPOCH_7)[0].at
     wanted = []
     for known_at in (settled_at, story.now):
@@ -227,7 +232,7 @@ def test_the_two_looks_at_the_past_are_those_of_the_history() -> None:
     assert wanted[0] != wanted[1]
 
 
-def test_the_last_table_is_the_books() -> None:
+def test_last_table_matches_the_books() -> None:
     """Every grant's compartments, their sum and what was issued, as the books have them."""
     story, text = told()
     table = text.partition("all grants on")[2]
@@ -237,14 +242,14 @@ def test_the_last_table_is_the_books() -> None:
         amount = grant.terms.amount
         assert [grant.available, grant.spent, grant.lapsed, amount, amount] == shown
         assert 0 == grant.held == grant.revoked == grant.moved
-    last = [micros(cell) for cell in rows(table, "all together")[0][1:]]
+    last = [micros(cell) for cell in rows(table, "total")[0][1:]]
     assert story.journal.books.header.issued == last[-1] == last[-2] == sum(last[:-2])
     assert "0 problems found" in " ".join(table.split())
     assert [] == find_problems(story.journal.books)
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_the_tour_fits_its_terminal(width: int) -> None:
+def test_walkthrough_fits_its_terminal(width: int) -> None:
     """No line is longer than the terminal is wide and no cell is cut short."""
     _, text = told(width)
 
@@ -252,31 +257,35 @@ def test_the_tour_fits_its_terminal(width: int) -> None:
     assert "…" not in text
 
 
-def test_the_tour_is_the_same_each_time() -> None:
+def test_walkthrough_is_the_same_each_time() -> None:
     assert told()[1] == told()[1]
 
 
-def test_a_lost_event_is_found() -> None:
+def test_lost_event_is_reported() -> None:
     """The check at the end can fail: without one event the rebuilt books are others."""
     story, _ = told()
     del story.journal.events[-1]
     page = io.StringIO()
 
-    assert not chapters.check(story.journal, story.now, Page(Console(file=page, width=80)))
-    assert "the events alone give other books" in page.getvalue()
+    assert not chapters.print_check(
+        story.journal, story.now, TextPage(Console(file=page, width=80))
+    )
+    assert "books rebuilt from the events differ" in page.getvalue()
 
 
-def test_a_made_up_credit_is_found() -> None:
+def test_invented_credit_is_reported() -> None:
     """Nor can credits appear from nowhere: the compartments no longer add up to what was issued."""
     story, _ = told()
     story.journal.books.header.issued -= 1
     page = io.StringIO()
 
-    assert not chapters.check(story.journal, story.now, Page(Console(file=page, width=80)))
+    assert not chapters.print_check(
+        story.journal, story.now, TextPage(Console(file=page, width=80))
+    )
     assert "do not add up" in page.getvalue()
 
 
-def test_a_past_that_does_not_add_up_is_found() -> None:
+def test_inconsistent_past_is_reported() -> None:
     """A hold that takes effect after its first charge leaves a negative compartment in the past."""
     story, _ = told()
     events = story.journal.events
@@ -288,7 +297,9 @@ def test_a_past_that_does_not_add_up_is_found() -> None:
     events[place] = dataclasses.replace(events[place], postings=tuple(moved))
     page = io.StringIO()
 
-    assert not chapters.check(story.journal, story.now, Page(Console(file=page, width=80)))
+    assert not chapters.print_check(
+        story.journal, story.now, TextPage(Console(file=page, width=80))
+    )
     assert "a past compartment is negative" in " ".join(page.getvalue().split())
 
 
@@ -313,19 +324,25 @@ def test_a_walkthrough_whose_books_do_not_add_up_exits_with_an_error(
     ],
 )
 def test_an_amount_is_never_rounded(amount: int, want: str) -> None:
-    assert want == credits(amount).replace("\N{NO-BREAK SPACE}", " ")
+    assert want == format_credits(amount).replace("\N{NO-BREAK SPACE}", " ")
 
 
-def test_amounts_of_a_column_line_up() -> None:
-    assert ["1.50", "20.00", "–", "0.25"] == column([1_500_000, 20_000_000, 0, 250_000])
+def test_amounts_of_a_column_have_equal_decimals() -> None:
+    assert ["1.50", "20.00", "–", "0.25"] == format_column([1_500_000, 20_000_000, 0, 250_000])
 
 
-def test_spans_shares_and_instants_are_readable() -> None:
+def test_durations_shares_and_times_are_readable() -> None:
     plain = [
         word.replace("\N{NO-BREAK SPACE}", " ")
-        for word in (span(5_400_000), span(61_001), span(0), share(250_000), share(333_333))
+        for word in (
+            format_duration(5_400_000),
+            format_duration(61_001),
+            format_duration(0),
+            format_share(250_000),
+            format_share(333_333),
+        )
     ]
 
     assert ["1 h 30 min", "1 min 1 s 1 ms", "0 ms", "25 %", "33.3333 %"] == plain
-    assert "never" == when(NEVER, ZONE)
-    assert "1 Jan 01:00:07" == when(7_000_000, ZONE).replace("\N{NO-BREAK SPACE}", " ")
+    assert "never" == format_time(NEVER, ZONE)
+    assert "1 Jan 01:00:07" == format_time(7_000_000, ZONE).replace("\N{NO-BREAK SPACE}", " ")

@@ -5,7 +5,7 @@ from typing import Final
 
 from bursar.cli.interrupts import INTERRUPTED, watch_interrupts
 
-_NEEDED: Final = frozenset({"rich", "typer"})
+_REQUIRED_PACKAGES: Final = frozenset({"rich", "typer"})
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def _run() -> None:
     try:
         from bursar.cli.app import app
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _NEEDED:
+        if (error.name or "").partition(".")[0] not in _REQUIRED_PACKAGES:
             raise
         sys.stderr.write(
             "bursar: the command line needs more packages: pip install 'bursar[service]'\n"

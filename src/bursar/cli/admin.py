@@ -35,24 +35,24 @@ from bursar.service.ledger.audit import (
 )
 from bursar.service.pools.replay import PoolUnknown, replay, trim
 
-_SHOWN_MOST = 20  # problems printed individually
+_PROBLEMS_SHOWN_MAX = 20  # problems printed individually
 
 
 def verify_ledger(state: Path | None) -> bool:
     """Check the stored data for consistency; True if there are no problems."""
     with (
-        database_of(state, migrating=False) as database,
+        open_database_or_exit(state, migrating=False) as database,
         database.connect(timeouts=None) as connection,
     ):
-        found = _verified(connection)
+        problems = _verify(connection)
         orgs = orgs_of(connection)
     events = sum(orgs.values())
     scope = f"{len(CHECKS)} checks, {len(orgs):,} orgs, {events:,} events"
-    return _judged([str(problem) for problem in found], scope)
+    return _print_problems([str(problem) for problem in problems], scope)
 
 
-def _verified(connection: Connection) -> tuple[Problem, ...]:
-    with _progress() as progress:
+def _verify(connection: Connection) -> tuple[Problem, ...]:
+    with _make_progress_bar() as progress:
         task = progress.add_task("verify", total=len(CHECKS))
         return verify(
             connection,
@@ -62,69 +62,71 @@ def _verified(connection: Connection) -> tuple[Problem, ...]:
 
 def rebuild_ledger(state: Path | None, workers: int) -> bool:
     """Rebuild every org's books from its events; True if nothing differs."""
-    with database_of(state, migrating=False) as database:
-        done = [*_followed(database, "rebuild", rebuild, workers)]
-    for one in done:
-        if one.frozen is not None:
-            print(f"{one.org}: is frozen: {one.frozen}")
-    found = [str(difference) for one in done for difference in one.differences]
-    return _judged(found, _scope(done))
+    with open_database_or_exit(state, migrating=False) as database:
+        results = [*_run_on_all_orgs(database, "rebuild", rebuild, workers)]
+    for rebuilt in results:
+        if rebuilt.frozen is not None:
+            print(f"{rebuilt.org}: is frozen: {rebuilt.frozen}")
+    differences = [str(difference) for rebuilt in results for difference in rebuilt.differences]
+    return _print_problems(differences, _format_scope(results))
 
 
 def repair_ledger(state: Path | None, workers: int) -> bool:
     """Rebuild every org's books and rewrite rows that differ; True if all agree afterwards."""
-    with database_of(state, migrating=False) as database:
-        done = [*_followed(database, "repair", repair, workers)]
+    with open_database_or_exit(state, migrating=False) as database:
+        results = [*_run_on_all_orgs(database, "repair", repair, workers)]
         with database.connect(timeouts=None) as connection:
-            found = _verified(connection)
-    for one in done:
-        _tell_repair(one)
-    left = [str(difference) for one in done for difference in one.left]
-    return _judged([*left, *(str(problem) for problem in found)], _scope(done))
+            problems = _verify(connection)
+    for repaired in results:
+        _print_repair(repaired)
+    remaining = [str(difference) for repaired in results for difference in repaired.left]
+    return _print_problems(
+        [*remaining, *(str(problem) for problem in problems)], _format_scope(results)
+    )
 
 
-def _tell_repair(one: Repaired) -> None:
+def _print_repair(repaired: Repaired) -> None:
     """Print what a repair changed in an org."""
-    if one.mended:
-        rows = Counter(difference.table for difference in one.mended)
-        told = ", ".join(f"{count:,} of {table}" for table, count in sorted(rows.items()))
-        print(f"{one.org}: rows rewritten: {told}")
-    if one.forgotten:
-        print(f"{one.org}: summaries were discarded; the next sweep rebuilds them:")
-        print(f"    {one.forgotten[0].told}")
-    if one.thawed:
-        print(f"{one.org}: is no longer frozen; it was because: {one.frozen}")
-    elif one.frozen is not None:
-        print(f"{one.org}: is frozen: {one.frozen}")
+    if repaired.mended:
+        rows = Counter(difference.table for difference in repaired.mended)
+        changes = ", ".join(f"{count:,} of {table}" for table, count in sorted(rows.items()))
+        print(f"{repaired.org}: rows rewritten: {changes}")
+    if repaired.forgotten:
+        print(f"{repaired.org}: summaries were discarded; the next sweep rebuilds them:")
+        print(f"    {repaired.forgotten[0].told}")
+    if repaired.thawed:
+        print(f"{repaired.org}: is no longer frozen; it was because: {repaired.frozen}")
+    elif repaired.frozen is not None:
+        print(f"{repaired.org}: is frozen: {repaired.frozen}")
 
 
 def replay_pool(state: Path | None, pool: str, start: int) -> bool:
     """Replay a pool's decisions; True if they are the same."""
-    with _looking(state) as connection, _known(pool):
-        found = replay(connection, pool, start)
-    print(found.told)
-    return found.difference is None
+    with _open_connection(state) as connection, _exit_if_unknown(pool):
+        result = replay(connection, pool, start)
+    print(result.told)
+    return result.difference is None
 
 
 def trim_pool(state: Path | None, pool: str, days: int) -> None:
     """Delete the events of a pool that are older than `days`."""
-    with _looking(state) as connection, _known(pool):
-        gone = trim(connection, pool, money_time(connection) - days * DAY)
-        left = replay(connection, pool)
-    print(f"{gone:,} events deleted; remaining: {left.told}")
+    with _open_connection(state) as connection, _exit_if_unknown(pool):
+        deleted = trim(connection, pool, money_time(connection) - days * DAY)
+        rest = replay(connection, pool)
+    print(f"{deleted:,} events deleted; remaining: {rest.told}")
 
 
 @contextmanager
-def _looking(state: Path | None) -> Iterator[Connection]:
+def _open_connection(state: Path | None) -> Iterator[Connection]:
     with (
-        database_of(state, migrating=False) as database,
+        open_database_or_exit(state, migrating=False) as database,
         database.connect(timeouts=None) as connection,
     ):
         yield connection
 
 
 @contextmanager
-def _known(pool: str) -> Iterator[None]:
+def _exit_if_unknown(pool: str) -> Iterator[None]:
     """Exit with an error if the pool does not exist."""
     try:
         yield
@@ -136,7 +138,7 @@ def _known(pool: str) -> Iterator[None]:
 Work = TypeVar("Work", Rebuilt, Repaired)
 
 
-def _followed(
+def _run_on_all_orgs(
     database: Database,
     name: str,
     work: Callable[[str, Mapping[OrgId, int], int], Iterator[Work]],
@@ -145,29 +147,29 @@ def _followed(
     """Run `work` on all orgs with a progress bar."""
     with database.connect(timeouts=None) as connection:
         orgs = orgs_of(connection)
-    with _progress() as progress:
+    with _make_progress_bar() as progress:
         task = progress.add_task(name, total=sum(orgs.values()))
-        for one in work(database.url, orgs, workers):
-            progress.update(task, advance=one.events, description=f"{name} {one.org}")
-            yield one
+        for result in work(database.url, orgs, workers):
+            progress.update(task, advance=result.events, description=f"{name} {result.org}")
+            yield result
 
 
-def _scope(done: Sequence[Rebuilt | Repaired]) -> str:
-    return f"{len(done):,} orgs, {sum(one.events for one in done):,} events"
+def _format_scope(results: Sequence[Rebuilt | Repaired]) -> str:
+    return f"{len(results):,} orgs, {sum(result.events for result in results):,} events"
 
 
-def _judged(found: list[str], scope: str) -> bool:
+def _print_problems(problems: list[str], scope: str) -> bool:
     """Print problems and a summary; True if there are none."""
-    for line in found[:_SHOWN_MOST]:
+    for line in problems[:_PROBLEMS_SHOWN_MAX]:
         print(line)
-    if len(found) > _SHOWN_MOST:
-        print(f"… and {len(found) - _SHOWN_MOST:,} more")
-    print(f"{'no problems' if not found else f'{len(found):,} problems'}: {scope}")
-    return not found
+    if len(problems) > _PROBLEMS_SHOWN_MAX:
+        print(f"… and {len(problems) - _PROBLEMS_SHOWN_MAX:,} more")
+    print(f"{'no problems' if not problems else f'{len(problems):,} problems'}: {scope}")
+    return not problems
 
 
 @contextmanager
-def database_of(state: Path | None, *, migrating: bool = True) -> Iterator[Database]:
+def open_database_or_exit(state: Path | None, *, migrating: bool = True) -> Iterator[Database]:
     """Open the database, or exit with an error message."""
     try:
         with open_database(state, migrating=migrating) as database:
@@ -177,7 +179,7 @@ def database_of(state: Path | None, *, migrating: bool = True) -> Iterator[Datab
         raise typer.Exit(2) from None
 
 
-def _progress() -> Progress:
+def _make_progress_bar() -> Progress:
     """A progress bar on standard error."""
     return Progress(
         TextColumn("{task.description}"),

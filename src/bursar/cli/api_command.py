@@ -11,37 +11,41 @@ from uuid import UUID
 import typer
 
 from bursar.cli import amounts, ranges
-from bursar.cli.credentials import access
-from bursar.cli.lazy_groups import Group
-from bursar.cli.output import Format, Rows, note, show
+from bursar.cli.credentials import find_access
+from bursar.cli.lazy_groups import FastHelpGroup
+from bursar.cli.output import Format, Rows, print_answer, print_note
 from bursar.client import ApiResponse, Client
 
 ORG_VARIABLE: Final = "BURSAR_ORG"
-_KEY: Final = re.compile(r"cli-(\d{8}T\d{6}\.\d{6})Z-[0-9a-f]{16}", re.ASCII)
-_KEY_TIME: Final = "%Y%m%dT%H%M%S.%f"
+_OWN_KEY: Final = re.compile(r"cli-(\d{8}T\d{6}\.\d{6})Z-[0-9a-f]{16}", re.ASCII)
+_KEY_TIME_FORMAT: Final = "%Y%m%dT%H%M%S.%f"
 
 
-def noun(help: str) -> typer.Typer:
+def make_group(help: str) -> typer.Typer:
     """A command group for one kind of resource."""
     return typer.Typer(
-        cls=Group, help=help, no_args_is_help=True, add_completion=False, rich_markup_mode=None
+        cls=FastHelpGroup,
+        help=help,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
     )
 
 
-def _parser(read: Callable[[str], Any], name: str) -> Callable[[str], Any]:
+def _make_parser(read: Callable[[str], Any], name: str) -> Callable[[str], Any]:
     """Wrap a parser so that its ValueError becomes a usage error."""
 
-    def parsed(text: str) -> Any:
+    def parse(text: str) -> Any:
         try:
             return read(text)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
 
-    parsed.__name__ = name  # what help calls the type
-    return parsed
+    parse.__name__ = name  # what help calls the type
+    return parse
 
 
-def _uuid(text: str) -> str:
+def _parse_uuid(text: str) -> str:
     try:
         return str(UUID(text))
     except ValueError:
@@ -50,22 +54,22 @@ def _uuid(text: str) -> str:
         ) from None
 
 
-micros: Final = _parser(amounts.micros_of, "AMOUNT")
-seconds: Final = _parser(ranges.seconds_of, "DURATION")
-uuid: Final = _parser(_uuid, "ID")
+amount_parser: Final = _make_parser(amounts.parse_amount, "AMOUNT")
+duration_parser: Final = _make_parser(ranges.parse_duration, "DURATION")
+id_parser: Final = _make_parser(_parse_uuid, "ID")
 
 
-def share(text: str) -> int:
+def parse_share(text: str) -> int:
     """A share in per cent (`80%`) or parts per million (`800000`), in parts per million."""
-    found = re.fullmatch(r"(\d{1,3})(?:\.(\d{1,4}))?%", text, re.ASCII)
-    if found:
-        return int(found[1]) * 10_000 + int((found[2] or "").ljust(4, "0"))
+    match = re.fullmatch(r"(\d{1,3})(?:\.(\d{1,4}))?%", text, re.ASCII)
+    if match:
+        return int(match[1]) * 10_000 + int((match[2] or "").ljust(4, "0"))
     if re.fullmatch(r"\d{1,9}", text, re.ASCII):
         return int(text)
     raise ValueError(f"{text[:40]!r} is not a share: write 80% or 800000 (parts per million)")
 
 
-shares: Final = _parser(share, "SHARE")
+share_parser: Final = _make_parser(parse_share, "SHARE")
 
 # Options that many commands have
 
@@ -83,27 +87,31 @@ Key = Annotated[
 ]
 Org = Annotated[
     str | None,
-    typer.Option("--org", metavar="ID", parser=uuid, envvar=ORG_VARIABLE, help="Id of the org."),
+    typer.Option(
+        "--org", metavar="ID", parser=id_parser, envvar=ORG_VARIABLE, help="Id of the org."
+    ),
 ]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=1_000, help="Maximum number of items.")]
 After = Annotated[
     str | None, typer.Option("--after", metavar="NEXT", help="Continue after an earlier page.")
 ]
 All = Annotated[bool, typer.Option("--all", help="Fetch all pages.")]
-Id = Annotated[str, typer.Argument(metavar="ID", parser=uuid)]
-Account = Annotated[str, typer.Argument(metavar="ACCOUNT", parser=uuid, help="Id of the account.")]
+Id = Annotated[str, typer.Argument(metavar="ID", parser=id_parser)]
+Account = Annotated[
+    str, typer.Argument(metavar="ACCOUNT", parser=id_parser, help="Id of the account.")
+]
 Amount = Annotated[
     int,
     typer.Argument(
         metavar="AMOUNT",
-        parser=micros,
+        parser=amount_parser,
         help="Credits, such as 12.5, or micro-credits, such as 12500000u.",
     ),
 ]
 NewId = Annotated[
     str | None,
     typer.Option(
-        "--id", metavar="ID", parser=uuid, help="Id of the new resource. Default: a new id."
+        "--id", metavar="ID", parser=id_parser, help="Id of the new resource. Default: a new id."
     ),
 ]
 
@@ -111,7 +119,7 @@ NewId = Annotated[
 Range = Annotated[str, typer.Option("--for", metavar="RANGE", help=f"Period: {ranges.RANGES}.")]
 
 
-class Misused(typer.BadParameter):
+class UsageError(typer.BadParameter):
     """A usage error that concerns a combination of parameters, not a single value."""
 
     def format_message(self) -> str:
@@ -119,48 +127,48 @@ class Misused(typer.BadParameter):
         return self.message
 
 
-class Call:
+class ApiCall:
     """One call of the service: parses times, sends the request, prints the response."""
 
-    def __init__(self, form: Format, key: str | None = None) -> None:
+    def __init__(self, format: Format, key: str | None = None) -> None:
         """`key` is the idempotency key. A key made by this program contains its creation time;
         relative times count from then, so that a retry sends the same request."""
-        self.form = form
+        self.form = format
         self.now = datetime.now(UTC)
-        self.key = key or f"cli-{self.now:{_KEY_TIME}}Z-{os.urandom(8).hex()}"
-        if found := _KEY.fullmatch(self.key):
-            self.now = datetime.strptime(found[1], _KEY_TIME).replace(tzinfo=UTC)
+        self.key = key or f"cli-{self.now:{_KEY_TIME_FORMAT}}Z-{os.urandom(8).hex()}"
+        if match := _OWN_KEY.fullmatch(self.key):
+            self.now = datetime.strptime(match[1], _KEY_TIME_FORMAT).replace(tzinfo=UTC)
 
     # Times
 
-    def time(self, text: str | None) -> str | None:
+    def parse_time(self, text: str | None) -> str | None:
         """Parse a time argument into the API's format."""
         if text is None:
             return None
         try:
-            return ranges.utc_text(ranges.time_of(text, self.now))
+            return ranges.format_utc(ranges.parse_time(text, self.now))
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
 
-    def after(self, seconds: int | None) -> str | None:
+    def time_in(self, seconds: int | None) -> str | None:
         """The time `seconds` from now, in the API's format."""
         if seconds is None:
             return None
-        return ranges.utc_text(self.now + timedelta(seconds=seconds))
+        return ranges.format_utc(self.now + timedelta(seconds=seconds))
 
-    def either(self, at: str | None, within: int | None, names: str) -> str | None:
+    def parse_time_or_duration(self, at: str | None, within: int | None, names: str) -> str | None:
         """Parse a time argument, or add a duration to now; both is a usage error."""
         if at is not None and within is not None:
-            raise Misused(f"{names} are alternatives: use one of them")
-        return self.time(at) if within is None else self.after(within)
+            raise UsageError(f"{names} are alternatives: use one of them")
+        return self.parse_time(at) if within is None else self.time_in(within)
 
-    def span(self, text: str) -> dict[str, str]:
+    def parse_range(self, text: str) -> dict[str, str]:
         """Parse a range argument into query parameters."""
         try:
-            found = ranges.range_of(text, self.now)
+            span = ranges.parse_range(text, self.now)
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--for") from None
-        return {"from": ranges.utc_text(found.start), "to": ranges.utc_text(found.end)}
+        return {"from": ranges.format_utc(span.start), "to": ranges.format_utc(span.end)}
 
     # Calls
 
@@ -171,18 +179,18 @@ class Call:
         columns: Sequence[str],
         *,
         params: Mapping[str, Any] | None = None,
-        **shown: Any,
+        **view: Any,
     ) -> Any:
         """Send a POST and print the response. Body fields that are None are left out."""
-        with connected() as client:
-            answer = client.post(path, given(body), key=self.key, params=params)
-        return self._shown(answer, columns, **shown)
+        with connect() as client:
+            answer = client.post(path, drop_none(body), key=self.key, params=params)
+        return self._print(answer, columns, **view)
 
-    def post_whole(self, path: str, body: Mapping[str, Any], columns: Sequence[str]) -> Any:
+    def post_with_nulls(self, path: str, body: Mapping[str, Any], columns: Sequence[str]) -> Any:
         """Send a POST whose body may contain nulls, and print the response."""
-        with connected() as client:
+        with connect() as client:
             answer = client.post(path, body, key=self.key)
-        return self._shown(answer, columns)
+        return self._print(answer, columns)
 
     def put(
         self,
@@ -191,34 +199,34 @@ class Call:
         columns: Sequence[str],
         *,
         params: Mapping[str, Any] | None = None,
-        **shown: Any,
+        **view: Any,
     ) -> Any:
         """Send a PUT and print the response."""
-        with connected() as client:
-            answer = client.put(path, given(body), key=self.key, params=params)
-        return self._shown(answer, columns, **shown)
+        with connect() as client:
+            answer = client.put(path, drop_none(body), key=self.key, params=params)
+        return self._print(answer, columns, **view)
 
     def delete(
         self, path: str, columns: Sequence[str], params: Mapping[str, Any] | None = None
     ) -> Any:
         """Send a DELETE and print the response."""
-        with connected() as client:
+        with connect() as client:
             answer = client.delete(path, key=self.key, params=params)
-        return self._shown(answer, columns)
+        return self._print(answer, columns)
 
     def get(
         self,
         path: str,
         columns: Sequence[str],
         params: Mapping[str, Any] | None = None,
-        **shown: Any,
+        **view: Any,
     ) -> Any:
         """Send a GET and print the response."""
-        with connected() as client:
+        with connect() as client:
             answer = client.get(path, params)
-        return self._shown(answer, columns, **shown)
+        return self._print(answer, columns, **view)
 
-    def page(
+    def get_page(
         self,
         path: str,
         columns: Sequence[str],
@@ -228,22 +236,22 @@ class Call:
         all: bool,
         *,
         join: Callable[[Sequence[Any]], Any] | None = None,
-        **shown: Any,
+        **view: Any,
     ) -> Any:
         """Fetch one page, or all pages joined by `join`, and print the result."""
-        asked = {**params, "limit": 1_000 if all else limit, "after": after}
-        with connected() as client:
+        query = {**params, "limit": 1_000 if all else limit, "after": after}
+        with connect() as client:
             if all:
-                pages = [page.body for page in client.pages(path, asked)]
-                answer = ApiResponse(json.dumps((join or joined)(pages), ensure_ascii=False))
+                pages = [page.body for page in client.pages(path, query)]
+                answer = ApiResponse(json.dumps((join or join_pages)(pages), ensure_ascii=False))
             else:
-                answer = client.get(path, asked)
-        body = self._shown(answer, columns, **shown)
+                answer = client.get(path, query)
+        body = self._print(answer, columns, **view)
         if body["next"] is not None and self.form is not Format.JSON:
-            note(f"more results: use --after {body['next']}, or --all")
+            print_note(f"more results: use --after {body['next']}, or --all")
         return body
 
-    def _shown(
+    def _print(
         self,
         answer: ApiResponse,
         columns: Sequence[str],
@@ -251,17 +259,17 @@ class Call:
         rows: Rows | None = None,
         text: Callable[[Any], str] | None = None,
     ) -> Any:
-        show(answer, self.form, columns, rows=rows, text=text)
+        print_answer(answer, self.form, columns, rows=rows, text=text)
         if answer.replayed:
-            note(f"repeated request: this is the original response for key {self.key}")
+            print_note(f"repeated request: this is the original response for key {self.key}")
         return answer.body
 
 
 # Commands that many groups have
 
 
-def lists(
-    app: typer.Typer, path: str, help: str, columns: Sequence[str], whole: Sequence[str] = ()
+def add_list_command(
+    app: typer.Typer, path: str, help: str, columns: Sequence[str], all_columns: Sequence[str] = ()
 ) -> None:
     """Add the command `list` to a group. Formats for programs get the columns of `whole`."""
 
@@ -273,29 +281,29 @@ def lists(
         all: All = False,
         output: Output = Format.TABLE,
     ) -> None:
-        shown = columns if output is Format.TABLE else whole or columns
-        Call(output).page(path, shown, {"org_id": org}, limit, after, all)
+        chosen = columns if output is Format.TABLE else all_columns or columns
+        ApiCall(output).get_page(path, chosen, {"org_id": org}, limit, after, all)
 
 
-def shows(app: typer.Typer, path: str, help: str, columns: Sequence[str]) -> None:
+def add_show_command(app: typer.Typer, path: str, help: str, columns: Sequence[str]) -> None:
     """Add the command `show` to a group."""
 
     @app.command("show", help=help)
     def show_(id: Id, output: Output = Format.TABLE) -> None:
-        Call(output).get(f"{path}/{id}", columns)
+        ApiCall(output).get(f"{path}/{id}", columns)
 
 
-def given(parts: Mapping[str, Any]) -> dict[str, Any]:
+def drop_none(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The items that are not None."""
-    return {name: it for name, it in parts.items() if it is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
-def joined(pages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def join_pages(pages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Join pages into one."""
     return {"items": [item for page in pages for item in page["items"]], "next": None}
 
 
-def connected() -> Client:
+def connect() -> Client:
     """A client of the configured service."""
-    known = access()
-    return Client(known.url, known.key)
+    access = find_access()
+    return Client(access.url, access.key)

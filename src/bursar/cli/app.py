@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from bursar.cli.lazy_groups import Nouns
+from bursar.cli.lazy_groups import RootGroup
 
 app = typer.Typer(
     name="bursar",
-    cls=Nouns,
+    cls=RootGroup,
     help="Credit ledger and scheduler for shared GPUs.",
     no_args_is_help=True,
     add_completion=False,  # its options cost every call a quarter of a second; see `completion`
@@ -58,7 +58,7 @@ def bursar(
     """Credit ledger and scheduler for shared GPUs."""
 
 
-class Walk(StrEnum):
+class WalkthroughName(StrEnum):
     """The walkthroughs."""
 
     LEDGER = "ledger"
@@ -71,20 +71,22 @@ class Walk(StrEnum):
 
 @app.command()
 def walkthrough(
-    name: Annotated[Walk, typer.Argument(metavar="NAME", help=", ".join(Walk))],
+    name: Annotated[
+        WalkthroughName, typer.Argument(metavar="NAME", help=", ".join(WalkthroughName))
+    ],
 ) -> None:
     """Show what happens to jobs and their credits, live, with every posting.
 
     `ledger` runs in memory. The others need a service: the one that BURSAR_URL names, with an
     operator's key, or else a temporary one.
     """
-    if name is Walk.LEDGER:
+    if name is WalkthroughName.LEDGER:
         from bursar.cli.walkthrough.ledger import play_ledger
 
         raise typer.Exit(play_ledger())
-    from bursar.cli.walkthrough import play
+    from bursar.cli.walkthrough import play_scene
 
-    raise typer.Exit(play(name))
+    raise typer.Exit(play_scene(name))
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -147,10 +149,10 @@ def simulate(
 
     Exits with 1 if a tenant's books do not add up.
     """
-    from bursar.cli.simulate import simulate, written
+    from bursar.cli.simulate import read_scenario, simulate
 
     if example:
-        print(written(file), end="")
+        print(read_scenario(file), end="")
         raise typer.Exit
     status = simulate(
         file=file, policies=policy, seed=seed, json=json, trace=trace, columns=columns,
@@ -245,9 +247,9 @@ def up(
     ] = False,
 ) -> None:
     """Start the database, the HTTP API and the scheduler, until stopped."""
-    from bursar.cli.up import Listening, up
+    from bursar.cli.up import ListenOptions, run_service
 
-    listening = Listening(
+    listening = ListenOptions(
         host,
         port,
         plain_http=plain_http,
@@ -255,7 +257,7 @@ def up(
         private_webhooks=allow_private_webhooks,
         provisioner=provisioner,
     )
-    up(state, listening, json=json, demo=demo, nodes=nodes)
+    run_service(state, listening, json=json, demo=demo, nodes=nodes)
 
 
 @app.command()
@@ -270,9 +272,9 @@ def api(
     provisioner: Provisioner = None,
 ) -> None:
     """Start the HTTP API and the scheduler. Several processes can share a database."""
-    from bursar.cli.up import Listening, up
+    from bursar.cli.up import ListenOptions, run_service
 
-    listening = Listening(
+    listening = ListenOptions(
         host,
         port,
         plain_http=plain_http,
@@ -280,7 +282,7 @@ def api(
         private_webhooks=allow_private_webhooks,
         provisioner=provisioner,
     )
-    up(state, listening, json=json, demo=False)
+    run_service(state, listening, json=json, demo=False)
 
 
 @ledger.command("verify")

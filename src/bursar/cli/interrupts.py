@@ -43,7 +43,7 @@ def watch_interrupts() -> Iterator[None]:
         return
     receiver, sender = os.pipe()
     os.set_blocking(sender, False)
-    watch = _Watch(receiver)
+    watch = _InterruptWatch(receiver)
     signal.signal(_WAKE, lambda *_: None)
     signal.signal(signal.SIGINT, watch.interrupt)
     signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
@@ -56,7 +56,7 @@ def watch_interrupts() -> Iterator[None]:
         signal.set_wakeup_fd(-1)
 
 
-class _Watch:
+class _InterruptWatch:
     """Reads the signals of a process, and repeats an interrupt until it is handled."""
 
     def __init__(self, receiver: int) -> None:

@@ -3,14 +3,23 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from bursar.cli.amounts import told
-from bursar.cli.job_progress import Following
-from bursar.cli.output import NOTHING, Format, at, card, cell, label, note, printable
+from bursar.cli.amounts import format_credits
+from bursar.cli.job_progress import ProgressPrinter
+from bursar.cli.output import (
+    NO_VALUE,
+    Format,
+    column_label,
+    format_value,
+    make_printable,
+    print_note,
+    render_card,
+    value_at,
+)
 from bursar.cli.problems import FAILED_CHECK, OK
 from bursar.client import Client
 from bursar.client.event_stream import follow
 
-LISTED: Final = (
+LIST_COLUMNS: Final = (
     "id",
     "state",
     "why",
@@ -21,7 +30,7 @@ LISTED: Final = (
     "submitted_at",
     "command",
 )
-ELEMENTS: Final = (
+ELEMENT_COLUMNS: Final = (
     "array_index",
     "id",
     "state",
@@ -32,7 +41,7 @@ ELEMENTS: Final = (
     "spent_micros",
     "held_micros",
 )
-WHOLE: Final = (
+JOB_COLUMNS: Final = (
     "id",
     "state",
     "why",
@@ -67,75 +76,86 @@ WHOLE: Final = (
     "hold_expires_at",
     "rates",
 )
-_CALLED: Final = {"array_id": "element of", "env_names": "variables", "rates": "per GPU-hour"}
+_LABELS: Final = {"array_id": "element of", "env_names": "variables", "rates": "per GPU-hour"}
 
 
-def shown_with(columns: Sequence[str]) -> Callable[[Any], str]:
+def make_renderer(columns: Sequence[str]) -> Callable[[Any], str]:
     """A renderer for jobs that leaves out empty columns."""
 
-    def lines(job: Mapping[str, Any]) -> str:
-        parts = ((_CALLED.get(path, label(path)), _cell(path, at(job, path))) for path in columns)
-        return card([(name, text) for name, text in parts if text != NOTHING])
+    def render(job: Mapping[str, Any]) -> str:
+        parts = (
+            (_LABELS.get(path, column_label(path)), _format_field(path, value_at(job, path)))
+            for path in columns
+        )
+        return render_card([(name, text) for name, text in parts if text != NO_VALUE])
 
-    return lines
+    return render
 
 
-def _cell(path: str, value: Any) -> str:
+def _format_field(path: str, value: Any) -> str:
     match path, value:
         case "gpus", {}:
-            return gpus_told(value)
+            return format_gpus(value)
         case "labels", {}:
-            return printable(", ".join(f"{name}={text}" for name, text in value.items())) or NOTHING
+            return (
+                make_printable(", ".join(f"{name}={text}" for name, text in value.items()))
+                or NO_VALUE
+            )
         case "rates", [*rates]:
-            priced = (f"{one['gpu_type']} {told(one['micros_per_gpu_hour'])}" for one in rates)
-            return printable(", ".join(priced)) or NOTHING
+            priced = (
+                f"{rate['gpu_type']} {format_credits(rate['micros_per_gpu_hour'])}"
+                for rate in rates
+            )
+            return make_printable(", ".join(priced)) or NO_VALUE
         case ("cancelling", False) | ("owed_micros", 0):
-            return NOTHING  # the usual value
-    return cell(path, value)
+            return NO_VALUE  # the usual value
+    return format_value(path, value)
 
 
-def gpus_told(gpus: Mapping[str, Any], types: Sequence[str] = ()) -> str:
+def format_gpus(gpus: Mapping[str, Any], types: Sequence[str] = ()) -> str:
     """Describe a GPU request: 16 × H100 on 2 nodes within one rack."""
     milli = gpus.get("fraction_milli")
     count = gpus.get("count", 1) if milli is None else f"{milli / 1_000:g}"
     parts = [f"{count} × {' or '.join(types or gpus['types'])}"]
-    if least := gpus.get("memory_gib_min"):
-        parts.append(f"with {least} GiB each")
+    if memory_gib := gpus.get("memory_gib_min"):
+        parts.append(f"with {memory_gib} GiB each")
     topology = gpus.get("topology") or {}
     if (nodes := topology.get("nodes") or 1) > 1:
         parts.append(f"on {nodes} nodes")
     if (within := topology.get("within") or "pool") != "pool":
         parts.append(f"within one {within}")
-    return printable(" ".join(parts))
+    return make_printable(" ".join(parts))
 
 
-def followed(client: Client, id: str, form: Format) -> int:
+def follow_job(client: Client, id: str, format: Format) -> int:
     """Print a job's progress until it finishes; the exit status is 1 unless it succeeded."""
-    shown = Following()
+    printer = ProgressPrinter()
     try:
-        for one in follow(client, f"/v1/jobs/{id}/events"):
-            if form is not Format.TABLE:
-                _print(one.kind, one.body)
-                if one.kind == "step":
-                    shown.state = one.body["state"]
-            elif one.kind == "step":
-                shown.step(one.body)
-            elif one.kind == "spent":
-                shown.spent(one.body)
+        for event in follow(client, f"/v1/jobs/{id}/events"):
+            if format is not Format.TABLE:
+                _print_json(event.kind, event.body)
+                if event.kind == "step":
+                    printer.state = event.body["state"]
+            elif event.kind == "step":
+                printer.print_step(event.body)
+            elif event.kind == "spent":
+                printer.update_bar(event.body)
     except KeyboardInterrupt:
-        if form is Format.TABLE:
-            shown.end()
-            note(f"the job continues; follow it: bursar watch {id}; cancel it: bursar cancel {id}")
+        if format is Format.TABLE:
+            printer.clear()
+            print_note(
+                f"the job continues; follow it: bursar watch {id}; cancel it: bursar cancel {id}"
+            )
         raise
     finally:
-        if form is Format.TABLE:
-            shown.end()
-    if form is Format.TABLE and shown.has_run:
-        note(f"to see its output: bursar logs {id}")
-    return OK if shown.state == "succeeded" else FAILED_CHECK
+        if format is Format.TABLE:
+            printer.clear()
+    if format is Format.TABLE and printer.has_run:
+        print_note(f"to see its output: bursar logs {id}")
+    return OK if printer.state == "succeeded" else FAILED_CHECK
 
 
-def _print(kind: str, body: object) -> None:
+def _print_json(kind: str, body: object) -> None:
     import json
 
     print(json.dumps({"event": kind, "data": body}, ensure_ascii=False), flush=True)

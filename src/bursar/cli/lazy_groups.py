@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 # In the order of the help; each is a module in bursar.cli.commands that has an `app`.
-NOUNS: Final = MappingProxyType(
+COMMANDS: Final = MappingProxyType(
     {
         "login": "Save the URL and key of a service for later commands.",
         "org": "Manage orgs (tenants).",
@@ -46,10 +46,10 @@ NOUNS: Final = MappingProxyType(
 )
 
 
-COMPLETING: Final = "_BURSAR_COMPLETE"  # set by a shell that asks for completions
+COMPLETION_VARIABLE: Final = "_BURSAR_COMPLETE"  # set by a shell that asks for completions
 
 
-class Group(TyperGroup):
+class FastHelpGroup(TyperGroup):
     """A group of commands with a fast --help."""
 
     def get_help_option(self, ctx: Any) -> Any:
@@ -61,28 +61,28 @@ class Group(TyperGroup):
         return option
 
 
-class Nouns(Group):
+class RootGroup(FastHelpGroup):
     """The root group. It knows each command's help text and imports the rest on use."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        stubs = {name: TyperCommand(name=name, help=help) for name, help in NOUNS.items()}
+        stubs = {name: TyperCommand(name=name, help=help) for name, help in COMMANDS.items()}
         self.commands = {**stubs, **self.commands}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Resolve a command; import its module if it is in NOUNS."""
         if args[:2] == ["simulate", "faults"]:  # a file of that name is ./faults
             args = ["simulate-faults", *args[2:]]
-        name, found, rest = super().resolve_command(ctx, args)
-        if name in NOUNS:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in COMMANDS:
             module = import_module(f"bursar.cli.commands.{name}")
-            found = typer.main.get_command(module.app)
-            found.name = name
-        return name, found, rest
+            command = typer.main.get_command(module.app)
+            command.name = name
+        return name, command, rest
 
     def main(self, *args: Any, **settings: Any) -> Any:
         """Run the command, or print completions for a shell."""
-        if COMPLETING in os.environ:
+        if COMPLETION_VARIABLE in os.environ:
             from typer._completion_classes import completion_init
 
             completion_init()
@@ -92,13 +92,13 @@ class Nouns(Group):
     def invoke(self, ctx: Any) -> Any:
         """Run the command. Problems of the service are printed without a traceback."""
         from bursar.cli.interrupts import INTERRUPTED
-        from bursar.cli.problems import Unusable, tell
+        from bursar.cli.problems import LocalProblem, print_problem
         from bursar.client import Problem
 
         try:
             return super().invoke(ctx)
-        except (Problem, Unusable) as error:
-            raise typer.Exit(tell(error)) from None
+        except (Problem, LocalProblem) as error:
+            raise typer.Exit(print_problem(error)) from None
         except typer.Abort as error:  # at a question, where the end of the input means it too
             if isinstance(error.__context__, KeyboardInterrupt):
                 raise typer.Exit(INTERRUPTED) from None

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from bursar.cli.api_command import Misused
+from bursar.cli.api_command import UsageError
 from bursar.core.scheduling.model.policy_file import (
     SECTIONS,
     PolicyFileError,
@@ -15,15 +15,15 @@ from bursar.core.scheduling.model.policy_file import (
 )
 
 
-def policy_words(file: Path) -> dict[str, Any]:
+def load_policy(file: Path) -> dict[str, Any]:
     """Read and validate a policy file."""
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-        given = require_mapping(yaml.safe_load(text), "the file")
-        words = {name: given[name] for name in SECTIONS if name in given}
-        parse_policy(words)
+        content = require_mapping(yaml.safe_load(text), "the file")
+        policy = {name: content[name] for name in SECTIONS if name in content}
+        parse_policy(policy)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, PolicyFileError) as error:
-        raise Misused(f"{file}: {error}") from None
-    if not words:
-        raise Misused(f"{file}: it contains none of {', '.join(SECTIONS)}")
-    return words
+        raise UsageError(f"{file}: {error}") from None
+    if not policy:
+        raise UsageError(f"{file}: it contains none of {', '.join(SECTIONS)}")
+    return policy

@@ -5,8 +5,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from bursar.cli.output import card, cell, emphasized, label
-from bursar.cli.ranges import duration_told
+from bursar.cli.output import column_label, emphasize, format_value, render_card
+from bursar.cli.ranges import format_duration
 from bursar.client import Problem
 
 OK: Final = 0
@@ -42,21 +42,23 @@ _REMEDIES: Final[Mapping[str, str]] = {
     "no_answer": "Check that the service runs (`bursar up`) and that the URL is correct.",
 }
 # Remedies for missing fields, by the field that the message begins with.
-_MISSED: Final[Mapping[str, str]] = {
+_MISSING_FIELD_REMEDIES: Final[Mapping[str, str]] = {
     "org_id": "Add --org or set BURSAR_ORG. `bursar org list` shows the ids.",
     "account_id": "Add --account. `bursar account list` shows the ids.",
 }
 _SEE_HELP: Final = "See the command's --help."
-_BOUND: Final = re.compile(r"((?:greater|less) than (?:or equal to )?)(\d+)$", re.ASCII)
-_FIELD: Final = re.compile(r"/([\w/]+): ", re.ASCII)
-_UNSURE: Final = frozenset({"no_answer", "unreachable", "internal_error", "not_bursar", "timeout"})
+_BOUND_TEXT: Final = re.compile(r"((?:greater|less) than (?:or equal to )?)(\d+)$", re.ASCII)
+_FIELD_TEXT: Final = re.compile(r"/([\w/]+): ", re.ASCII)
+_OUTCOME_UNKNOWN: Final = frozenset(
+    {"no_answer", "unreachable", "internal_error", "not_bursar", "timeout"}
+)
 
 
-class Unusable(Exception):
+class LocalProblem(Exception):
     """A local problem, such as a missing key, with its remedy."""
 
-    def __init__(self, told: str, remedy: str) -> None:
-        super().__init__(told)
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message)
         self.remedy = remedy
 
 
@@ -67,60 +69,64 @@ def exit_code(code: str, status: int) -> int:
     return _BY_STATUS.get(status, UNAVAILABLE if status >= 500 else USAGE)
 
 
-def tell(error: Problem | Unusable) -> int:
+def print_problem(error: Problem | LocalProblem) -> int:
     """Print a problem and its remedy to standard error; return the exit status."""
-    if isinstance(error, Unusable):
+    if isinstance(error, LocalProblem):
         _print(str(error), [("remedy", error.remedy)])
         return USAGE
-    parts = [*_figures(error), ("remedy", _remedy(error)), ("code", error.code)]
+    parts = [*_format_figures(error), ("remedy", _find_remedy(error)), ("code", error.code)]
     if error.request_id is not None:
         parts.append(("request", error.request_id))
     if error.key is not None:
         parts.append(("key", error.key))
-        if error.code in _UNSURE:
-            again = f"repeat the command with --idempotency-key {error.key}"
-            parts.append(("unsure", f"the request may have taken effect; to be safe, {again}"))
-    _print(error.title if error.figures else _in_words(error.detail), parts)
+        if error.code in _OUTCOME_UNKNOWN:
+            repeat = f"repeat the command with --idempotency-key {error.key}"
+            parts.append(("unsure", f"the request may have taken effect; to be safe, {repeat}"))
+    _print(error.title if error.figures else _name_field(error.detail), parts)
     return exit_code(error.code, error.status)
 
 
-def told_briefly(problem: Mapping[str, Any]) -> str:
+def format_problem(problem: Mapping[str, Any]) -> str:
     """A problem document on one line."""
     figures = (
-        f"{label(name)} {cell(name, value)}"
+        f"{column_label(name)} {format_value(name, value)}"
         for name, value in (problem.get("figures") or {}).items()
         if value is not None
     )
     return f"{problem['title']} ({', '.join((problem['code'], *figures))})"
 
 
-def _figures(error: Problem) -> list[tuple[str, str]]:
-    figures = [(label(name), cell(name, it)) for name, it in error.figures.items()]
+def _format_figures(error: Problem) -> list[tuple[str, str]]:
+    figures = [
+        (column_label(name), format_value(name, value)) for name, value in error.figures.items()
+    ]
     fields = [
-        ("field", _in_words(f"{one.get('pointer')}: {one.get('detail')}"))
-        for one in error.errors[1:]
+        ("field", _name_field(f"{error.get('pointer')}: {error.get('detail')}"))
+        for error in error.errors[1:]
     ]
     return figures + fields
 
 
-def _remedy(error: Problem) -> str:
+def _find_remedy(error: Problem) -> str:
     if error.code == "invalid_request":
-        return _MISSED.get(error.detail.partition(":")[0], _SEE_HELP)
+        return _MISSING_FIELD_REMEDIES.get(error.detail.partition(":")[0], _SEE_HELP)
     return _REMEDIES.get(error.code, error.remedy)
 
 
-def _in_words(detail: str) -> str:
+def _name_field(detail: str) -> str:
     """A validation message with its field named as on the command line."""
-    found = _FIELD.match(detail)
-    if found is None:
+    match = _FIELD_TEXT.match(detail)
+    if match is None:
         return detail
-    told = detail[found.end() :]
-    if found[1].endswith("_seconds"):
-        told = _BOUND.sub(lambda bound: f"{bound[1]}{duration_told(int(bound[2]))}", told)
-    return f"{' '.join(map(label, found[1].split('/')))}: {told}"
+    message = detail[match.end() :]
+    if match[1].endswith("_seconds"):
+        message = _BOUND_TEXT.sub(
+            lambda bound: f"{bound[1]}{format_duration(int(bound[2]))}", message
+        )
+    return f"{' '.join(map(column_label, match[1].split('/')))}: {message}"
 
 
-def _print(what: str, parts: list[tuple[str, str]]) -> None:
-    head = emphasized("bursar:", sys.stderr, "1;31")
-    print(f"{head} {what}", file=sys.stderr)
-    print("\n".join(f"  {line}" for line in card(parts).splitlines()), file=sys.stderr)
+def _print(message: str, parts: list[tuple[str, str]]) -> None:
+    head = emphasize("bursar:", sys.stderr, "1;31")
+    print(f"{head} {message}", file=sys.stderr)
+    print("\n".join(f"  {line}" for line in render_card(parts).splitlines()), file=sys.stderr)

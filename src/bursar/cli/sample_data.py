@@ -1,6 +1,6 @@
-"""Three orgs in three tiers: trees, credits of all kinds, budgets, prices, some work.
+"""Sample data for `up --demo`: three orgs in three tiers, with accounts, credits, budgets, prices.
 
-Everything has a fixed id and a fixed key, so a second start adds nothing.
+All ids and idempotency keys are fixed, so a second start adds nothing.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,14 +41,14 @@ from bursar.service.keys import DEPLOYMENT
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.org_setup import begin_books, begin_org, listed, org_account, org_user
 
-BORN_MS: Final = 1_794_700_800_000  # 2026-11-15, in the ids
-# Micro-credits a GPU-hour, for orgs that have no price of their own.
+CREATED_MS: Final = 1_794_700_800_000  # 2026-11-15; the creation time in all ids
+# Micro-credits per GPU-hour, for orgs without their own prices.
 PRICES: Final = {"H100": 2_500_000, "A100": 1_200_000, "L4": 400_000}
 
 
 @dataclass(frozen=True, slots=True)
-class Org:
-    """An org of the demonstration."""
+class DemoOrg:
+    """An org of the demo."""
 
     id: str
     name: str
@@ -56,36 +56,36 @@ class Org:
     tier: str
     teams: dict[str, tuple[str, ...]]  # team → its projects
     paid: int  # credits
-    budget: int  # credits a month, for the whole org
-    rolling: Micros = 0  # in any hour, for its first team; 0 for no such budget
+    budget: int  # credits per month, for the whole org
+    rolling_limit: Micros = 0  # per hour, for the first team; 0: no such budget
     own_prices: Mapping[str, int] = field(default_factory=dict)
 
     def account(self, name: str) -> AccountId:
-        """The account of that name; the org's own for an empty one."""
+        """The account with this name; the root account for an empty name."""
         return AccountId(self._id("account", name) if name else org_account(self.id))
 
     @property
     def users(self) -> tuple[UserId, UserId]:
-        """Its two users."""
+        """The two users of the org."""
         return UserId(org_user(self.id)), UserId(self._id("user", "second"))
 
     @property
-    def bought(self) -> Micros:
-        """What it buys at a time."""
+    def purchase(self) -> Micros:
+        """The amount of one purchase."""
         return self.paid * CREDIT
 
     def _id(self, what: str, name: str) -> str:
-        return make_id(self.id, f"bursar:demo:{name}", what, BORN_MS)
+        return make_id(self.id, f"bursar:demo:{name}", what, CREATED_MS)
 
     def commands(self, now: Instant) -> Iterator[tuple[str, Command]]:
-        """What makes the org what it is, each under a key of its own."""
+        """The commands that set up the org, each with the name of its idempotency key."""
         yield "user", AddUser(user=self.users[1])
         for team, projects in self.teams.items():
             yield f"team-{team}", self._add(team, "")
             for project in projects:
                 yield f"project-{project}", self._add(project, team)
         if self.own_prices:
-            yield "prices", _prices(self._id("price", "own"), self.own_prices)
+            yield "prices", _set_price(self._id("price", "own"), self.own_prices)
         yield from self._credits(now)
         yield from self._work()
         yield from self._budgets()
@@ -94,13 +94,13 @@ class Org:
         return AddAccount(account=self.account(name), parent=self.account(parent), name=name)
 
     def _credits(self, now: Instant) -> Iterator[tuple[str, Command]]:
-        day = now - now % DAY  # the same for all of a day's starts
+        day = now - now % DAY  # the same for all starts of a day
         yield (
             "paid",
             Issue(
                 grant=GrantId(self._id("grant", "paid")),
                 account=self.account(""),
-                amount=self.bought,
+                amount=self.purchase,
                 kind=CreditKind.PAID,
                 source="invoice 1001",
                 external_ref="invoice-1001",
@@ -113,7 +113,7 @@ class Org:
             Issue(
                 grant=GrantId(self._id("grant", "promo")),
                 account=self.account(team),
-                amount=self.bought // 20,
+                amount=self.purchase // 20,
                 kind=CreditKind.PROMO,
                 source="try the H100",
                 expires_at=day + 5 * DAY,
@@ -125,10 +125,10 @@ class Org:
             StartRecurrence(
                 recurrence=RecurrenceId(self._id("recurrence", "monthly")),
                 account=self.account(team),
-                amount=self.bought // 50,
+                amount=self.purchase // 50,
                 kind=CreditKind.GRANT,
                 every=PeriodKind.MONTH,
-                roll_over_max=self.bought // 100,
+                roll_over_max=self.purchase // 100,
             ),
         )
 
@@ -149,7 +149,7 @@ class Org:
                     hard=hard,
                 ),
             )
-        if self.rolling:
+        if self.rolling_limit:
             yield (
                 "budget-rolling",
                 SetBudget(
@@ -157,13 +157,13 @@ class Org:
                     target=BudgetTarget(account=self.account(team)),
                     every=PeriodKind.ROLLING,
                     rolling=HOUR,
-                    limit=self.rolling,
+                    limit=self.rolling_limit,
                     hard=True,
                 ),
             )
 
     def _work(self) -> Iterator[tuple[str, Command]]:
-        """Some holds: two that are done, and one that is open."""
+        """Three holds: two settled, one open."""
         projects = [project for projects in self.teams.values() for project in projects]
         hour = 4 * self.own_prices.get("H100", PRICES["H100"])
         for number, project in enumerate(projects[:3]):
@@ -188,15 +188,16 @@ class Org:
                 )
 
 
-def _prices(id: str, found: Mapping[str, int]) -> SetPrice:
+def _set_price(id: str, rates_by_type: Mapping[str, int]) -> SetPrice:
     rates = tuple(
-        Rate(gpu_type=gpu_type, micros_per_gpu_hour=rate) for gpu_type, rate in found.items()
+        Rate(gpu_type=gpu_type, micros_per_gpu_hour=rate)
+        for gpu_type, rate in rates_by_type.items()
     )
     return SetPrice(version=PriceVersion(id=PriceVersionId(id), effective_at=0, rates=rates))
 
 
 ORGS: Final = (
-    Org(
+    DemoOrg(
         id="01930f3c-0000-7000-8000-0000000a1fa0",
         name="Alfa Labs",
         time_zone="Europe/Berlin",
@@ -206,7 +207,7 @@ ORGS: Final = (
         budget=20_000,
         own_prices={"A100": 1_000_000},
     ),
-    Org(
+    DemoOrg(
         id="01930f3c-0000-7000-8000-0000000b2a50",
         name="Bravo Robotics",
         time_zone="America/New_York",
@@ -215,7 +216,7 @@ ORGS: Final = (
         paid=2_000,
         budget=25_000,
     ),
-    Org(
+    DemoOrg(
         id="01930f3c-0000-7000-8000-0000000c4a22",
         name="Charlie's Notebook",
         time_zone="Asia/Tokyo",
@@ -223,27 +224,27 @@ ORGS: Final = (
         teams={"hobby": ("toy-model",)},
         paid=100,
         budget=200,
-        rolling=400_000,
+        rolling_limit=400_000,
         own_prices={"H100": 250_000, "A100": 120_000},  # for teaching
     ),
 )
 
 
-def seed(connection: Connection, ledger: Ledger, now: Instant) -> None:
-    """Have the orgs of the demonstration, and prices for all of them."""
-    prices = _prices(make_id(DEPLOYMENT, "bursar:demo", "price", BORN_MS), PRICES)
+def seed_sample_data(connection: Connection, ledger: Ledger, now: Instant) -> None:
+    """Create the orgs of the demo and the deployment's prices."""
+    prices = _set_price(make_id(DEPLOYMENT, "bursar:demo", "price", CREATED_MS), PRICES)
     ledger.ask(DEPLOYMENT, "bursar:demo:prices", prices)
     for org in ORGS:
         command = listed(org.id, org.name, org.time_zone, org.tier)
         ledger.ask(DEPLOYMENT, f"bursar:demo:{org.id}", command)
         begin_books(connection, org.id)
         begin_org(ledger, org.id, org.name, org.time_zone, org.tier)
-        asked = [
+        pending = [
             (name, ledger.submit(org.id, f"bursar:demo:{name}", command))
             for name, command in org.commands(now)
         ]
-        for name, answer in asked:
+        for name, answer in pending:
             outcome = answer.result().outcome
-            # On another day the same key asks for credits that expire on another day.
+            # On another day, the request with the same key has another expiry.
             if isinstance(outcome, Refusal) and outcome.code is not Code.KEY_REUSED:
-                raise RuntimeError(f"the demonstration cannot be set up: {name}: {outcome}")
+                raise RuntimeError(f"the demo cannot be set up: {name}: {outcome}")

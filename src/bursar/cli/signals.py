@@ -1,17 +1,17 @@
-"""Being told to stop by a signal, for programs whose threads wait for that."""
+"""Stops a program on SIGINT and SIGTERM."""
 
 import _thread
 import signal
 import threading
 
 
-def told_to_stop() -> threading.Event:
-    """An event that SIGINT and SIGTERM set.
+def stop_event_on_signals() -> threading.Event:
+    """Return an event that SIGINT and SIGTERM set.
 
-    A thread of its own sets it: a handler runs in the main thread, between any two of its
-    instructions, and the event's lock may be in that very thread's hands.
+    A new thread sets the event. The signal handler runs in the main thread, which may hold the
+    event's lock at that moment.
     """
-    stopped = threading.Event()
+    stop_event = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: _thread.start_new_thread(stopped.set, ()))
-    return stopped
+        signal.signal(number, lambda *_: _thread.start_new_thread(stop_event.set, ()))
+    return stop_event

@@ -27,38 +27,38 @@ def simulate_faults(
     *, seeds: int, first: int, seed: int | None, trace: bool, jobs: int, json: bool
 ) -> int:
     """Run and print; the exit status: 1 if an invariant was violated, 3 if too few faults."""
-    asked = range(first, first + seeds) if seed is None else range(seed, seed + 1)
-    began, used = perf_counter(), _used()
+    seed_range = range(first, first + seeds) if seed is None else range(seed, seed + 1)
+    started_s, cpu_s = perf_counter(), _read_cpu_s()
     try:
-        with _bar(shown=sys.stderr.isatty() and not json) as bar:
-            task = bar.add_task("seeds", total=len(asked))
+        with _make_progress_bar(is_visible=sys.stderr.isatty() and not json) as bar:
+            task = bar.add_task("seeds", total=len(seed_range))
 
             def progress(summary: CampaignSummary, world: FaultWorld | None = None) -> None:
                 bar.update(task, completed=summary.seeds)
                 if world is not None and trace and not json:
                     print(*trace_of(world), sep="\n")
 
-            if jobs == 1 or trace or len(asked) <= SEEDS_PER_TASK:
-                summary = run_seeds(asked, progress, keep=ALL_STEPS if trace else TRACE_STEPS)
+            if jobs == 1 or trace or len(seed_range) <= SEEDS_PER_TASK:
+                summary = run_seeds(seed_range, progress, keep=ALL_STEPS if trace else TRACE_STEPS)
             else:
-                summary = run_in_processes(asked, jobs, progress)
+                summary = run_in_processes(seed_range, jobs, progress)
     except KeyboardInterrupt:
         return 130
     if json:
-        print(dumps(_object(summary)))
+        print(dumps(_summary_as_json(summary)))
     else:
-        _show(summary, perf_counter() - began, _used() - used)
+        _print_summary(summary, perf_counter() - started_s, _read_cpu_s() - cpu_s)
     if summary.broken:
         return 1
     return 3 if summary.too_few else 0
 
 
-def _used() -> float:
+def _read_cpu_s() -> float:
     """Processor time of this process and its finished children, in seconds."""
     return sum(os.times()[:4])
 
 
-def _bar(*, shown: bool) -> Progress:
+def _make_progress_bar(*, is_visible: bool) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -66,11 +66,11 @@ def _bar(*, shown: bool) -> Progress:
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
-        disable=not shown,
+        disable=not is_visible,
     )
 
 
-def _object(summary: CampaignSummary) -> dict[str, object]:
+def _summary_as_json(summary: CampaignSummary) -> dict[str, object]:
     """The results that depend on the seeds only, without timings."""
     return {
         "seeds": summary.seeds,
@@ -79,28 +79,32 @@ def _object(summary: CampaignSummary) -> dict[str, object]:
         "counts": dict(sorted(summary.counts.items())),
         "too_few": summary.too_few,
         "broken": [
-            {"seed": one.seed, "why": one.why, "steps": list(one.steps)} for one in summary.broken
+            {"seed": failure.seed, "why": failure.why, "steps": list(failure.steps)}
+            for failure in summary.broken
         ],
     }
 
 
-def _show(summary: CampaignSummary, took: float, used: float) -> None:
+def _print_summary(summary: CampaignSummary, elapsed_s: float, cpu_s: float) -> None:
     console = Console(highlight=False, soft_wrap=True)
     table = Table("event", "count", "per seed", box=None, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
-    for what, times in sorted(summary.counts.items()):
-        table.add_row(what, f"{times:,}", f"{times / summary.seeds:.2f}")
+    for event, count in sorted(summary.counts.items()):
+        table.add_row(event, f"{count:,}", f"{count / summary.seeds:.2f}")
     console.print(table)
-    for one in summary.broken:
-        _show_broken(console, one)
+    for failure in summary.broken:
+        _print_failure(console, failure)
     for few in summary.too_few:
         console.print(f"too few: {few}", markup=False)
     hours = summary.simulated_s / 3_600
-    pace, costs = (summary.seeds / one * 60 if one else 0 for one in (took, used))
+    per_minute, per_cpu_minute = (
+        summary.seeds / seconds * 60 if seconds else 0 for seconds in (elapsed_s, cpu_s)
+    )
     console.print(
         f"\n{summary.seeds:,} seeds, {summary.steps:,} steps, {hours:,.1f} simulated hours"
-        f" in {took:,.1f} s: {pace:,.0f} seeds per minute, {costs:,.0f} per CPU minute"
+        f" in {elapsed_s:,.1f} s: {per_minute:,.0f} seeds per minute,"
+        f" {per_cpu_minute:,.0f} per CPU minute"
     )
     console.print(
         f"{len(summary.broken)} seeds violated an invariant", style="red" if summary.broken else ""
@@ -109,9 +113,9 @@ def _show(summary: CampaignSummary, took: float, used: float) -> None:
         console.print("not valid: too few faults occurred", style="yellow")
 
 
-def _show_broken(console: Console, one: BrokenSeed) -> None:
-    console.print(f"\nseed {one.seed}: {one.why}", style="red", markup=False)
-    for step in one.steps[-TRACE_STEPS:]:
+def _print_failure(console: Console, failure: BrokenSeed) -> None:
+    console.print(f"\nseed {failure.seed}: {failure.why}", style="red", markup=False)
+    for step in failure.steps[-TRACE_STEPS:]:
         console.print(f"  {step}", markup=False)
-    again = f"bursar simulate faults --seed {one.seed} --trace"
-    console.print(f"to reproduce: {again}", markup=False)
+    command = f"bursar simulate faults --seed {failure.seed} --trace"
+    console.print(f"to reproduce: {command}", markup=False)

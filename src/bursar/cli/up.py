@@ -16,11 +16,17 @@ import typer
 from bursar.api.context import Service
 from bursar.api.http_protocol import InvalidBound
 from bursar.api.server import FIRST_KEY, bind_socket, open_service, serve, url_of
-from bursar.cli.admin import database_of
-from bursar.cli.credentials import announce, withdraw
-from bursar.cli.local_cluster.launcher import LocalCluster, Setting
-from bursar.cli.local_cluster.nodes import DEMO, FOLDER, Node, described, nodes_of
-from bursar.cli.local_cluster.provisioning import MadeUp
+from bursar.cli.admin import open_database_or_exit
+from bursar.cli.credentials import announce_service, withdraw_service
+from bursar.cli.local_cluster.launcher import LocalCluster, ServiceAccess
+from bursar.cli.local_cluster.nodes import (
+    DEMO_NODES,
+    NODES_FOLDER,
+    LocalNode,
+    describe_nodes,
+    parse_nodes,
+)
+from bursar.cli.local_cluster.provisioning import LocalProvisioner
 from bursar.service.database import Database, money_time, state_folder
 from bursar.service.pools.provisioning import CommandHook
 from bursar.service.secrets import SecretUnusable
@@ -31,7 +37,7 @@ STOPPED: Final = "stopped; running jobs end within 20 seconds unless the service
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
+class ListenOptions:
     """The options of the listening service."""
 
     host: str
@@ -42,85 +48,91 @@ class Listening:
     provisioner: str | None = None  # a program that provides nodes, or SIMULATED
 
 
-def up(
-    state: Path | None, where: Listening, *, json: bool, demo: bool, nodes: str | None = None
+def run_service(
+    state: Path | None, options: ListenOptions, *, json: bool, demo: bool, nodes: str | None = None
 ) -> None:
     """Start the database and the HTTP API, print their addresses, and run until stopped.
 
     `nodes` also starts nodes with simulated GPUs, and `demo` tenants with jobs.
     """
     folder = state_folder(state)
-    wanted = _nodes(nodes or (DEMO if demo else ""))
-    provisioner = _provisioner(where.provisioner or (SIMULATED if wanted else ""), folder)
-    outbound = Outbound(where.private_webhooks)
-    with _bound(where) as listening, database_of(state) as database:
+    local_nodes = _parse_nodes(nodes or (DEMO_NODES if demo else ""))
+    provisioner = _make_provisioner(
+        options.provisioner or (SIMULATED if local_nodes else ""), folder
+    )
+    outbound = Outbound(options.private_webhooks)
+    with _bind(options) as listening, open_database_or_exit(state) as database:
         try:
             with open_service(database, folder, outbound, provisioner) as (service, key):
                 if demo:
-                    _seed(database, service)
-                told = Told(database, url_of(listening), key, folder, wanted)
-                made_up = provisioner if isinstance(provisioner, MadeUp) else None
-                setting = Setting(told.url, key, folder)
-                company = LocalCluster(setting, wanted, demo=demo, provisioner=made_up)
+                    _seed_database(database, service)
+                info = ServiceInfo(database, url_of(listening), key, folder, local_nodes)
+                local_provisioner = (
+                    provisioner if isinstance(provisioner, LocalProvisioner) else None
+                )
+                service_access = ServiceAccess(info.url, key, folder)
+                cluster = LocalCluster(
+                    service_access, local_nodes, demo=demo, provisioner=local_provisioner
+                )
                 try:
                     serve(
                         service,
                         listening,
-                        lambda: company.begin(lambda: _tell(told, json=json, demo=demo)),
-                        company.end,
+                        lambda: cluster.start(lambda: _announce(info, json=json, demo=demo)),
+                        cluster.stop,
                     )
                 finally:
-                    company.see_it_end()
-                    withdraw(folder)
-                    if wanted and not json:
+                    cluster.wait()
+                    withdraw_service(folder)
+                    if local_nodes and not json:
                         print(STOPPED, flush=True)
         except (SecretUnusable, InvalidBound) as error:
-            _stop(str(error))
+            _exit_with_error(str(error))
 
 
-def _provisioner(given: str, folder: Path) -> CommandHook | MadeUp | None:
+def _make_provisioner(program: str, folder: Path) -> CommandHook | LocalProvisioner | None:
     """The provisioner of ordered nodes, if one is configured."""
-    if not given:
+    if not program:
         return None
-    if given == SIMULATED:
-        return MadeUp(folder)
-    command = shlex.split(given)
+    if program == SIMULATED:
+        return LocalProvisioner(folder)
+    command = shlex.split(program)
     if shutil.which(command[0]) is None:
-        _stop(f"--provisioner: {command[0]} is not an executable program")
+        _exit_with_error(f"--provisioner: {command[0]} is not an executable program")
     return CommandHook(command)
 
 
-def _nodes(text: str) -> tuple[Node, ...]:
+def _parse_nodes(text: str) -> tuple[LocalNode, ...]:
     try:
-        return nodes_of(text) if text else ()
+        return parse_nodes(text) if text else ()
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--nodes") from None
 
 
-def _seed(database: Database, service: Service) -> None:
-    from bursar.cli.sample_data import seed
+def _seed_database(database: Database, service: Service) -> None:
+    from bursar.cli.sample_data import seed_sample_data
 
     with database.connect() as connection:
-        seed(connection, service.ledger, money_time(connection))
+        seed_sample_data(connection, service.ledger, money_time(connection))
 
 
-def _bound(where: Listening) -> socket:
+def _bind(options: ListenOptions) -> socket:
     """Bind the socket, or exit with an error message."""
-    if not where.plain_http and not _is_here(where.host):
-        _stop(
-            f"{where.host} is reachable from other machines, and the service itself has no TLS."
+    if not options.plain_http and not _is_loopback(options.host):
+        _exit_with_error(
+            f"{options.host} is reachable from other machines, and the service itself has no TLS."
             " Put a TLS proxy in front and add --plain-http, or listen on 127.0.0.1."
         )
     try:
-        return bind_socket(where.host, where.port, share=where.share_port)
+        return bind_socket(options.host, options.port, share=options.share_port)
     except OSError as error:
-        _stop(
-            f"cannot listen on {where.host} port {where.port}: {error.strerror}."
+        _exit_with_error(
+            f"cannot listen on {options.host} port {options.port}: {error.strerror}."
             " Choose another port with --port; 0 takes any free port."
         )
 
 
-def _is_here(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     """Whether an address is a loopback address."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -128,79 +140,79 @@ def _is_here(host: str) -> bool:
         return False
 
 
-def _stop(why: str) -> NoReturn:
-    print(f"bursar: {why}", file=sys.stderr)
+def _exit_with_error(message: str) -> NoReturn:
+    print(f"bursar: {message}", file=sys.stderr)
     raise typer.Exit(2)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ServiceInfo:
     """What `bursar up` prints about the running service."""
 
     database: Database
     url: str
     key: str
     folder: Path
-    nodes: tuple[Node, ...]
+    nodes: tuple[LocalNode, ...]
 
 
-def _tell(told: Told, *, json: bool, demo: bool) -> None:
+def _announce(info: ServiceInfo, *, json: bool, demo: bool) -> None:
     """Print the addresses; the admin key only in JSON and in the demo."""
-    announce(told.folder, told.url)
+    announce_service(info.folder, info.url)
     if json:
-        print(json_text.dumps(_as_object(told)), flush=True)
+        print(json_text.dumps(_info_as_json(info)), flush=True)
     else:
-        _tell_people(told, demo=demo)
+        _print_info(info, demo=demo)
 
 
-def _as_object(told: Told) -> dict[str, object]:
-    ours = told.database.embedded
-    found: dict[str, object] = {
-        "url": told.url,
-        "admin_key": told.key,
+def _info_as_json(info: ServiceInfo) -> dict[str, object]:
+    embedded = info.database.embedded
+    fields: dict[str, object] = {
+        "url": info.url,
+        "admin_key": info.key,
         "pid": os.getpid(),
-        "database_url": told.database.display_url if ours is None else told.database.url,
-        "embedded": ours is not None,
+        "database_url": info.database.display_url if embedded is None else info.database.url,
+        "embedded": embedded is not None,
     }
-    if ours is not None:
-        running = ours.info
-        found["postgresql"] = running.version
-        found["postgres_pid"] = running.postgres_pid
-        found["supervisor_pid"] = running.supervisor_pid
-    return found
+    if embedded is not None:
+        running = embedded.info
+        fields["postgresql"] = running.version
+        fields["postgres_pid"] = running.postgres_pid
+        fields["supervisor_pid"] = running.supervisor_pid
+    return fields
 
 
-def _tell_people(told: Told, *, demo: bool) -> None:
-    ours = told.database.embedded
-    server = "" if ours is None else f" (PostgreSQL {ours.info.version}, embedded)"
-    key = told.folder / FIRST_KEY
-    print(f"database   {told.database.display_url}{server}")
-    print(f"url        {told.url}")
-    print(f"admin key  {told.key if demo else f'in {key}'}")
-    if told.nodes:
-        print(f"nodes      {described(told.nodes)}; logs in {told.folder / FOLDER}")
-    print(f"dashboard  {told.url}/{f'#key={told.key}' if demo else ''}")
+def _print_info(info: ServiceInfo, *, demo: bool) -> None:
+    embedded = info.database.embedded
+    server = "" if embedded is None else f" (PostgreSQL {embedded.info.version}, embedded)"
+    key = info.folder / FIRST_KEY
+    print(f"database   {info.database.display_url}{server}")
+    print(f"url        {info.url}")
+    print(f"admin key  {info.key if demo else f'in {key}'}")
+    if info.nodes:
+        print(f"nodes      {describe_nodes(info.nodes)}; logs in {info.folder / NODES_FOLDER}")
+    print(f"dashboard  {info.url}/{f'#key={info.key}' if demo else ''}")
     print()
     print("Try, in another terminal:")
-    if (folder := hidden_folder(sys.argv[0])) is not None:
+    if (folder := folder_off_path(sys.argv[0])) is not None:
         print(f"  export PATH={shlex.quote(str(folder))}:$PATH")
-    print(f"  export BURSAR_URL={told.url} BURSAR_KEY=$(cat {shlex.quote(str(key))})")
-    for command in _to_try(demo=demo):
+    print(f"  export BURSAR_URL={info.url} BURSAR_KEY=$(cat {shlex.quote(str(key))})")
+    for command in _suggest_commands(demo=demo):
         print(f"  {command}")
     print()
     print("ready; stop with Ctrl-C", flush=True)
 
 
-def hidden_folder(program: str) -> Path | None:
+def folder_off_path(program: str) -> Path | None:
     """The folder of this program; None if it is on the PATH."""
-    mine = Path(program).absolute()
-    found = shutil.which("bursar")
-    if mine.name != "bursar" or not mine.is_file():
+    own_path = Path(program).absolute()
+    on_path = shutil.which("bursar")
+    if own_path.name != "bursar" or not own_path.is_file():
         return None  # started in another way, such as `python -c`
-    return None if found is not None and mine.samefile(found) else mine.parent
+    return None if on_path is not None and own_path.samefile(on_path) else own_path.parent
 
 
-def _to_try(*, demo: bool) -> tuple[str, ...]:
+def _suggest_commands(*, demo: bool) -> tuple[str, ...]:
     """Commands to suggest."""
     if not demo:
         return ("bursar org create Acme", "bursar org list", "bursar hold --help")

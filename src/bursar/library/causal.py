@@ -73,7 +73,7 @@ class _Fold:
     __slots__ = ("packs", "verdicts")
 
     def __init__(self) -> None:
-        self.packs: list[tuple[int, _Key, _Event, list[int]]] = []  # in spend order; last: left
+        self.packs: list[tuple[int, _Key, _Event, list[int]]] = []  # in spend order; last: rest
         self.verdicts: dict[EventId, Status] = {}
 
     def apply(self, event: _Event) -> None:
@@ -82,22 +82,22 @@ class _Fold:
             insort(self.packs, (event.expires.total, event.key, event, [event.amount]))
             return
         serving = self.serving(event.at)
-        if sum(left[0] for left in serving) < event.amount:
+        if sum(rest[0] for rest in serving) < event.amount:
             self.verdicts[event.id] = "rejected"
             return
         self.verdicts[event.id] = "accepted"
         missing = event.amount
-        for left in serving:
-            taken = min(missing, left[0])
-            left[0] -= taken
+        for rest in serving:
+            taken = min(missing, rest[0])
+            rest[0] -= taken
             missing -= taken
         self.packs = [pack for pack in self.packs if pack[3][0]]
 
     def serving(self, at: VectorClock) -> list[list[int]]:
         """What is left in each pack that serves a use at that clock, in spend order."""
         return [
-            left
-            for _, _, pack, left in self.packs
+            rest
+            for _, _, pack, rest in self.packs
             if pack.at <= at and not (pack.expires is not None and pack.expires <= at)
         ]
 
@@ -149,7 +149,7 @@ class CausalLedger:
         self._check_clock("at", at)
         with self._lock:
             fold = self._fold_before((at.total, 1, self.region, self._count + 1))
-            return sum(left[0] for left in fold.serving(at))
+            return sum(rest[0] for rest in fold.serving(at))
 
     def status(self, use: EventId) -> Status:
         """Whether a use is covered, by what is known now; LookupError if it is not known."""

@@ -5,7 +5,7 @@ import pytest
 from bursar.core.dispatch.job_lifecycle import CLASSES, LIVE, OVER, TABLE, WAITING, State, after
 from bursar.core.messages import Why
 from bursar.core.refusal import InvariantBroken
-from tools.life import PAGE, diagram, page_with
+from tools.life import PAGE, draw_diagram, insert_diagram
 
 
 def test_every_step_of_the_table_can_be_taken() -> None:
@@ -47,6 +47,8 @@ def test_the_diagram_in_the_documents_is_drawn_from_the_table() -> None:
     """`python -m tools.life --write` draws it anew."""
     text = PAGE.read_text(encoding="utf-8")
 
-    assert page_with(text) == text
+    assert insert_diagram(text) == text
     for (_, why), to in TABLE.items():
-        assert any(f"--> {to.value}:" in line and why in line for line in diagram().splitlines())
+        assert any(
+            f"--> {to.value}:" in line and why in line for line in draw_diagram().splitlines()
+        )

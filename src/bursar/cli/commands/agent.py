@@ -21,10 +21,10 @@ from bursar.agent.loop import AgentLoop
 from bursar.agent.registration import register_node
 from bursar.agent.state_dir import StateDir, StateDirInUse
 from bursar.agent.transport import HttpTransport
-from bursar.cli.api_command import seconds
-from bursar.cli.credentials import KEY_VARIABLE, Access, access
-from bursar.cli.problems import Unusable
-from bursar.cli.signals import told_to_stop
+from bursar.cli.api_command import duration_parser
+from bursar.cli.credentials import KEY_VARIABLE, Access, find_access
+from bursar.cli.problems import LocalProblem
+from bursar.cli.signals import stop_event_on_signals
 from bursar.client.http import is_local
 from bursar.core.dispatch.agent import REPORT_EVERY
 from bursar.core.ids import NodeId
@@ -77,7 +77,7 @@ def agent(
         int | None,
         typer.Option(
             metavar="DURATION",
-            parser=seconds,
+            parser=duration_parser,
             help="Remove checkpoints this long after their job finished. Default: 1d.",
         ),
     ] = None,
@@ -114,15 +114,15 @@ def agent(
         level=logging.DEBUG if verbose else logging.INFO,
         format="%(asctime)s %(message)s",
     )
-    for chatty in ("httpx2", "httpcore2"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    for library in ("httpx2", "httpcore2"):
+        logging.getLogger(library).setLevel(logging.WARNING)
     name = NodeId(node or platform.node())
-    here = _gpus(gpus)
-    ask = NodeRequest(
-        gpu_type=here.type,
-        gpus=here.count,
+    detected = _find_gpus(gpus)
+    request = NodeRequest(
+        gpu_type=detected.type,
+        gpus=detected.count,
         slots=slots,
-        memory_gib=here.memory_gib if memory_gib is None else memory_gib,
+        memory_gib=detected.memory_gib if memory_gib is None else memory_gib,
         cpu_milli=hardware.count_cpu_milli(),
         ram_mib=hardware.measure_ram_mib(),
         region=region,
@@ -130,96 +130,100 @@ def agent(
         island=island,
         labels=sorted(set(label or [])),
     )
-    known = _access(server, plain_http=plain_http)
-    uid, gid = _user(run_as)
-    group = _cgroup(cgroup)
-    folder = state or _usual_state(pool, name)
+    service = _find_service(server, plain_http=plain_http)
+    uid, gid = _find_user(run_as)
+    parent_cgroup = _find_cgroup(cgroup)
+    folder = state or _default_state(pool, name)
     try:
-        disk = StateDir(folder, pool, name)
+        state_dir = StateDir(folder, pool, name)
     except StateDirInUse as error:
-        raise Unusable(str(error), "Stop the other agent, or choose another --state.") from None
+        raise LocalProblem(str(error), "Stop the other agent, or choose another --state.") from None
     except OSError as error:
-        raise Unusable(f"{folder} cannot be used: {error}", "Choose another --state.") from None
-    with disk:
-        place = ProcessSettings(
-            folder=disk.folder,
+        raise LocalProblem(f"{folder} cannot be used: {error}", "Choose another --state.") from None
+    with state_dir:
+        settings = ProcessSettings(
+            folder=state_dir.folder,
             checkpoints=checkpoints,
-            cgroup=group,
+            cgroup=parent_cgroup,
             uid=uid,
             gid=gid,
         )
-        http = HttpTransport(known.url, known.key, pool, name, _WAIT_MS)
-        most = checkpoints_gib * 1024**3 if checkpoints_gib else None
-        bounds = CheckpointLimits(KEEP_S if keep_checkpoints is None else keep_checkpoints, most)
-        _work(name, disk, place, http, ask, bounds)
+        http = HttpTransport(service.url, service.key, pool, name, _WAIT_MS)
+        bytes_max = checkpoints_gib * 1024**3 if checkpoints_gib else None
+        limits = CheckpointLimits(
+            KEEP_S if keep_checkpoints is None else keep_checkpoints, bytes_max
+        )
+        _run_agent(name, state_dir, settings, http, request, limits)
 
 
-def _work(
+def _run_agent(
     node: NodeId,
-    disk: StateDir,
-    place: ProcessSettings,
+    state_dir: StateDir,
+    settings: ProcessSettings,
     http: HttpTransport,
-    ask: NodeRequest,
-    bounds: CheckpointLimits,
+    request: NodeRequest,
+    limits: CheckpointLimits,
 ) -> None:
     """Register the node and run the agent until a signal arrives."""
-    stopped = told_to_stop()
-    if not register_node(lambda: http.register(ask), stopped):
+    stop_event = stop_event_on_signals()
+    if not register_node(lambda: http.register(request), stop_event):
         return
-    processes = LocalBackend(place)
-    running = AgentLoop(node, disk, processes, http)
-    logs = LogSender(processes.attempts, processes.ended, http.send_log)
-    tidying = CheckpointCleaner(processes.checkpoints, http.load_finished_jobs, bounds)
-    for beside in (logs.run, tidying.run):
-        threading.Thread(target=beside, args=(stopped,), daemon=True).start()
-    print(f"ready: node {node} with {ask.gpus} × {ask.gpu_type}; stop with Ctrl-C", flush=True)
-    running.run(stopped)
+    backend = LocalBackend(settings)
+    loop = AgentLoop(node, state_dir, backend, http)
+    logs = LogSender(backend.attempts, backend.ended, http.send_log)
+    cleaner = CheckpointCleaner(backend.checkpoints, http.load_finished_jobs, limits)
+    for run in (logs.run, cleaner.run):
+        threading.Thread(target=run, args=(stop_event,), daemon=True).start()
+    print(
+        f"ready: node {node} with {request.gpus} × {request.gpu_type}; stop with Ctrl-C", flush=True
+    )
+    loop.run(stop_event)
     print("stopped; running jobs continue until their leases expire", flush=True)
 
 
-def _gpus(text: str | None) -> hardware.DetectedGpus:
+def _find_gpus(text: str | None) -> hardware.DetectedGpus:
     try:
         return hardware.detect_gpus() if text is None else hardware.parse_gpus(text)
     except hardware.GpusUnknown as error:
         raise typer.BadParameter(str(error), param_hint="--gpus") from None
 
 
-def _access(server: str | None, *, plain_http: bool) -> Access:
+def _find_service(server: str | None, *, plain_http: bool) -> Access:
     """The service's URL and key. The key comes from the environment or a login only."""
     key = os.environ.get(KEY_VARIABLE)
-    known = Access(server.rstrip("/"), key) if server and key else access()
-    if server is not None and known.url != server.rstrip("/"):
-        raise Unusable(f"no key is configured for {server}", f"Set {KEY_VARIABLE}.")
-    if known.url.startswith("http:") and not is_local(known.url) and not plain_http:
-        raise Unusable(
-            f"the key would be sent to {known.url} without TLS",
+    service = Access(server.rstrip("/"), key) if server and key else find_access()
+    if server is not None and service.url != server.rstrip("/"):
+        raise LocalProblem(f"no key is configured for {server}", f"Set {KEY_VARIABLE}.")
+    if service.url.startswith("http:") and not is_local(service.url) and not plain_http:
+        raise LocalProblem(
+            f"the key would be sent to {service.url} without TLS",
             "Use https, or add --plain-http.",
         )
-    return known
+    return service
 
 
-def _user(name: str | None) -> tuple[int | None, int | None]:
+def _find_user(name: str | None) -> tuple[int | None, int | None]:
     if name is None:
         return None, None
     try:
-        found = pwd.getpwnam(name)
+        user = pwd.getpwnam(name)
     except KeyError:
         raise typer.BadParameter(f"no such user: {name}", param_hint="--run-as") from None
     if os.geteuid() != 0:
         raise typer.BadParameter("only root can run jobs as another user", param_hint="--run-as")
-    return found.pw_uid, found.pw_gid
+    return user.pw_uid, user.pw_gid
 
 
-def _cgroup(given: Path | None) -> Path | None:
+def _find_cgroup(cgroup: Path | None) -> Path | None:
     """The parent cgroup for jobs; None if the agent cannot create cgroups and none is named."""
-    if given is None:
+    if cgroup is None:
         return find_own_cgroup()
-    if not (given / "cgroup.procs").exists():
-        raise typer.BadParameter(f"{given} is not a version 2 cgroup", param_hint="--cgroup")
-    return given
+    if not (cgroup / "cgroup.procs").exists():
+        raise typer.BadParameter(f"{cgroup} is not a version 2 cgroup", param_hint="--cgroup")
+    return cgroup
 
 
-def _usual_state(pool: str, node: str) -> Path:
-    given = os.environ.get("XDG_STATE_HOME", "")
-    root = Path(given) if os.path.isabs(given) else Path.home() / ".local" / "state"
+def _default_state(pool: str, node: str) -> Path:
+    state_home = os.environ.get("XDG_STATE_HOME", "")
+    root = Path(state_home) if os.path.isabs(state_home) else Path.home() / ".local" / "state"
     return root / "bursar-agent" / f"{folder_name(pool)}.{folder_name(node)}"

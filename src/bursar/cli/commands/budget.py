@@ -7,23 +7,23 @@ import typer
 
 from bursar.cli.api_command import (
     Amount,
-    Call,
+    ApiCall,
     Id,
     Key,
-    Misused,
     Output,
-    lists,
-    noun,
-    seconds,
-    shares,
-    shows,
-    uuid,
+    UsageError,
+    add_list_command,
+    add_show_command,
+    duration_parser,
+    id_parser,
+    make_group,
+    share_parser,
 )
 from bursar.cli.output import Format
 
-app = noun("Limit the credits spent per period.")
+app = make_group("Limit the credits spent per period.")
 
-LISTED: Final = (
+LIST_COLUMNS: Final = (
     "id",
     "limit_micros",
     "every",
@@ -33,10 +33,10 @@ LISTED: Final = (
     "each_user",
     "deleted",
 )
-WHOLE: Final = (*LISTED, "rolling_seconds", "time_zone", "thresholds_ppm", "tier")
+COLUMNS: Final = (*LIST_COLUMNS, "rolling_seconds", "time_zone", "thresholds_ppm", "tier")
 
 
-class Every(StrEnum):
+class BudgetPeriod(StrEnum):
     """The period of a budget."""
 
     DAY = "day"
@@ -49,15 +49,15 @@ class Every(StrEnum):
 @app.command("set")
 def set_(
     limit: Amount,
-    every: Annotated[Every, typer.Option(help="Period of the budget.")],
+    every: Annotated[BudgetPeriod, typer.Option(help="Period of the budget.")],
     account: Annotated[
         str | None,
         typer.Option(
-            metavar="ID", parser=uuid, help="Limit this account and the accounts below it."
+            metavar="ID", parser=id_parser, help="Limit this account and the accounts below it."
         ),
     ] = None,
     user: Annotated[
-        str | None, typer.Option(metavar="ID", parser=uuid, help="Limit this user.")
+        str | None, typer.Option(metavar="ID", parser=id_parser, help="Limit this user.")
     ] = None,
     each_user: Annotated[
         bool, typer.Option("--each-user", help="Limit each user below the account separately.")
@@ -65,7 +65,9 @@ def set_(
     window: Annotated[
         int | None,
         typer.Option(
-            metavar="DURATION", parser=seconds, help="With --every rolling: length of the window."
+            metavar="DURATION",
+            parser=duration_parser,
+            help="With --every rolling: length of the window.",
         ),
     ] = None,
     hard: Annotated[
@@ -74,21 +76,23 @@ def set_(
     threshold: Annotated[
         list[int] | None,
         typer.Option(
-            metavar="SHARE", parser=shares, help="Notify when this share is used: 80%. Repeatable."
+            metavar="SHARE",
+            parser=share_parser,
+            help="Notify when this share is used: 80%. Repeatable.",
         ),
     ] = None,
     id: Annotated[
         str | None,
-        typer.Option(metavar="ID", parser=uuid, help="Id of an existing budget to change."),
+        typer.Option(metavar="ID", parser=id_parser, help="Id of an existing budget to change."),
     ] = None,
     output: Output = Format.TABLE,
     key: Key = None,
 ) -> None:
     """Create a budget, or change an existing one (--id): limit, hardness and thresholds."""
-    if (every is Every.ROLLING) != (window is not None):
-        raise Misused("--every rolling and --window go together")
+    if (every is BudgetPeriod.ROLLING) != (window is not None):
+        raise UsageError("--every rolling and --window go together")
     if account is None and user is None:
-        raise Misused("add --account, --user or both")
+        raise UsageError("add --account, --user or both")
     body = {
         "account_id": account,
         "user_id": user,
@@ -100,16 +104,16 @@ def set_(
         "thresholds_ppm": threshold or None,
         "id": id,
     }
-    Call(output, key).post("/v1/budgets", body, WHOLE)
+    ApiCall(output, key).post("/v1/budgets", body, COLUMNS)
 
 
-lists(app, "/v1/budgets", "List the budgets of an org.", LISTED, WHOLE)
+add_list_command(app, "/v1/budgets", "List the budgets of an org.", LIST_COLUMNS, COLUMNS)
 
 
-shows(app, "/v1/budgets", "Show a budget.", WHOLE)
+add_show_command(app, "/v1/budgets", "Show a budget.", COLUMNS)
 
 
 @app.command()
-def drop(id: Id, output: Output = Format.TABLE, key: Key = None) -> None:
-    """Remove a budget."""
-    Call(output, key).delete(f"/v1/budgets/{id}", ("id",))
+def delete(id: Id, output: Output = Format.TABLE, key: Key = None) -> None:
+    """Delete a budget."""
+    ApiCall(output, key).delete(f"/v1/budgets/{id}", ("id",))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bursar.cli.lazy_groups import COMPLETING
+from bursar.cli.lazy_groups import COMPLETION_VARIABLE
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -27,4 +27,8 @@ def completion(shell: Annotated[Shell, typer.Argument(help="bash, zsh or fish.")
     """
     from typer._completion_shared import get_completion_script
 
-    print(get_completion_script(prog_name="bursar", complete_var=COMPLETING, shell=shell.value))
+    print(
+        get_completion_script(
+            prog_name="bursar", complete_var=COMPLETION_VARIABLE, shell=shell.value
+        )
+    )

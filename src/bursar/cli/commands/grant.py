@@ -12,25 +12,25 @@ from bursar.cli.api_command import (
     After,
     All,
     Amount,
-    Call,
+    ApiCall,
     Id,
     Key,
     Limit,
-    Misused,
     NewId,
     Output,
-    micros,
-    noun,
-    seconds,
-    share,
-    shows,
+    UsageError,
+    add_show_command,
+    amount_parser,
+    duration_parser,
+    make_group,
+    parse_share,
 )
 from bursar.cli.output import Format
 from bursar.cli.ranges import TIMES
 
-app = noun("Issue credits and manage grants.")
+app = make_group("Issue credits and manage grants.")
 
-TERMS: Final = (
+ISSUED_COLUMNS: Final = (
     "id",
     "account_id",
     "kind",
@@ -45,7 +45,7 @@ TERMS: Final = (
     "parent_id",
     "recurrence_id",
 )
-RECURRENCE: Final = (
+RECURRENCE_COLUMNS: Final = (
     "id",
     "account_id",
     "kind",
@@ -54,7 +54,7 @@ RECURRENCE: Final = (
     "roll_over_max_micros",
     "next_at",
 )
-LISTED: Final = (
+LIST_COLUMNS: Final = (
     "id",
     "kind",
     "amount_micros",
@@ -63,15 +63,15 @@ LISTED: Final = (
     "owned.spent_micros",
     "expires_at",
 )
-NOW: Final = (
-    *TERMS,
+COLUMNS: Final = (
+    *ISSUED_COLUMNS,
     *(
         f"owned.{part}_micros"
         for part in ("available", "held", "spent", "lapsed", "revoked", "moved")
     ),
 )
-TAKEN: Final = ("grant_id", "revoked_micros", "voided")
-LISTS: Final = ("gpu_types", "regions", "account_ids", "job_kinds", "priority_classes")
+REVOKED_COLUMNS: Final = ("grant_id", "revoked_micros", "voided")
+LIST_FIELDS: Final = ("gpu_types", "regions", "account_ids", "job_kinds", "priority_classes")
 
 
 class Kind(StrEnum):
@@ -82,7 +82,7 @@ class Kind(StrEnum):
     PROMO = "promo"
 
 
-class Every(StrEnum):
+class GrantPeriod(StrEnum):
     """How often a recurring grant is issued."""
 
     DAY = "day"
@@ -92,7 +92,9 @@ class Every(StrEnum):
 
 ExpiresIn = Annotated[
     int | None,
-    typer.Option(metavar="DURATION", parser=seconds, help="Expire after this time: 90d, 36h."),
+    typer.Option(
+        metavar="DURATION", parser=duration_parser, help="Expire after this time: 90d, 36h."
+    ),
 ]
 ExpiresAt = Annotated[
     str | None, typer.Option(metavar="TIME", help=f"Expire at this time: {TIMES}.")
@@ -118,10 +120,14 @@ def create(
             " max_share=50%, refundable=no, or a JSON object. Repeatable.",
         ),
     ] = None,
-    every: Annotated[Every | None, typer.Option(help="Issue the grant again every period.")] = None,
+    every: Annotated[
+        GrantPeriod | None, typer.Option(help="Issue the grant again every period.")
+    ] = None,
     roll_over: Annotated[
         int | None,
-        typer.Option(metavar="AMOUNT", parser=micros, help="With --every: maximum carried over."),
+        typer.Option(
+            metavar="AMOUNT", parser=amount_parser, help="With --every: maximum carried over."
+        ),
     ] = None,
     ref: Annotated[
         str | None, typer.Option(help="Payment reference. A reference can be used once.")
@@ -133,8 +139,8 @@ def create(
 ) -> None:
     """Issue credits, once or every period."""
     if roll_over is not None and every is None:
-        raise Misused("--roll-over requires --every")
-    call = Call(output, key)
+        raise UsageError("--roll-over requires --every")
+    call = ApiCall(output, key)
     recurring = None if every is None else {"every": every.value}
     if recurring is not None and roll_over is not None:
         recurring |= {"roll_over_max_micros": roll_over}  # type: ignore[dict-item]
@@ -142,43 +148,45 @@ def create(
         "account_id": account,
         "amount_micros": amount,
         "kind": kind.value,
-        "starts_at": call.time(starts_at),
-        "expires_at": call.either(expires_at, expires_in, "--expires-at and --expires-in"),
+        "starts_at": call.parse_time(starts_at),
+        "expires_at": call.parse_time_or_duration(
+            expires_at, expires_in, "--expires-at and --expires-in"
+        ),
         "priority": priority,
-        "policy": policy_of(policy) if policy else None,
+        "policy": parse_grant_policy(policy) if policy else None,
         "external_ref": ref,
         "source": source,
         "recurring": recurring,
         "id": id,
     }
-    call.post("/v1/grants", body, TERMS if every is None else RECURRENCE)
+    call.post("/v1/grants", body, ISSUED_COLUMNS if every is None else RECURRENCE_COLUMNS)
 
 
-def policy_of(given: Sequence[str]) -> dict[str, Any]:
+def parse_grant_policy(texts: Sequence[str]) -> dict[str, Any]:
     """Parse a policy from `name=value,value` pairs or JSON."""
-    found: dict[str, Any] = {}
-    for text in given:
+    policy: dict[str, Any] = {}
+    for text in texts:
         name, equals, value = text.partition("=")
         try:
             if text.startswith("{"):
-                found |= json.loads(text)
+                policy |= json.loads(text)
             elif not equals:
                 raise ValueError("write NAME=VALUES")
             else:
-                found |= _part(name.strip(), value.strip())
+                policy |= _parse_field(name.strip(), value.strip())
         except ValueError as error:
             raise typer.BadParameter(f"{text[:40]!r}: {error}", param_hint="--policy") from None
-    return found
+    return policy
 
 
-def _part(name: str, value: str) -> Mapping[str, Any]:
-    if name in LISTS:
-        return {name: [one.strip() for one in value.split(",") if one.strip()]}
+def _parse_field(name: str, value: str) -> Mapping[str, Any]:
+    if name in LIST_FIELDS:
+        return {name: [item.strip() for item in value.split(",") if item.strip()]}
     if name in ("max_share", "max_share_ppm"):
-        return {"max_share_ppm": share(value)}
+        return {"max_share_ppm": parse_share(value)}
     if name == "refundable" and value in ("yes", "no", "true", "false"):
         return {name: value in ("yes", "true")}
-    known = ", ".join((*LISTS, "max_share", "refundable (yes or no)"))
+    known = ", ".join((*LIST_FIELDS, "max_share", "refundable (yes or no)"))
     raise ValueError(f"a policy may contain {known}")
 
 
@@ -191,23 +199,23 @@ def list_(
     output: Output = Format.TABLE,
 ) -> None:
     """List the grants of an account, oldest first."""
-    columns = LISTED if output is Format.TABLE else NOW
-    Call(output).page("/v1/grants", columns, {"account_id": account}, limit, after, all)
+    columns = LIST_COLUMNS if output is Format.TABLE else COLUMNS
+    ApiCall(output).get_page("/v1/grants", columns, {"account_id": account}, limit, after, all)
 
 
-shows(app, "/v1/grants", "Show a grant and its current balance.", NOW)
+add_show_command(app, "/v1/grants", "Show a grant and its current balance.", COLUMNS)
 
 
 @app.command()
 def revoke(id: Id, output: Output = Format.TABLE, key: Key = None) -> None:
     """Revoke the available credits of a grant."""
-    Call(output, key).post(f"/v1/grants/{id}/revoke", {}, TAKEN)
+    ApiCall(output, key).post(f"/v1/grants/{id}/revoke", {}, REVOKED_COLUMNS)
 
 
 @app.command()
 def void(id: Id, output: Output = Format.TABLE, key: Key = None) -> None:
     """Void a grant that was not used, as if it had never been issued."""
-    Call(output, key).post(f"/v1/grants/{id}/void", {}, TAKEN)
+    ApiCall(output, key).post(f"/v1/grants/{id}/void", {}, REVOKED_COLUMNS)
 
 
 @app.command()
@@ -220,9 +228,11 @@ def extend(
     key: Key = None,
 ) -> None:
     """Extend the expiry of a grant."""
-    call = Call(output, key)
-    until = call.either(expires_at, expires_in, "--expires-at and --expires-in")
+    call = ApiCall(output, key)
+    until = call.parse_time_or_duration(expires_at, expires_in, "--expires-at and --expires-in")
     if never == (until is not None):
-        raise Misused("add --expires-at, --expires-in or --never")
+        raise UsageError("add --expires-at, --expires-in or --never")
     # A null means that the grant never expires.
-    call.post_whole(f"/v1/grants/{id}/extend", {"expires_at": until}, ("grant_id", "expires_at"))
+    call.post_with_nulls(
+        f"/v1/grants/{id}/extend", {"expires_at": until}, ("grant_id", "expires_at")
+    )

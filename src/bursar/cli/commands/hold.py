@@ -8,27 +8,27 @@ import typer
 from bursar.cli.api_command import (
     Account,
     Amount,
-    Call,
+    ApiCall,
     Id,
     Key,
-    Misused,
     NewId,
     Output,
-    given,
-    lists,
-    micros,
-    noun,
-    seconds,
-    shows,
-    uuid,
+    UsageError,
+    add_list_command,
+    add_show_command,
+    amount_parser,
+    drop_none,
+    duration_parser,
+    id_parser,
+    make_group,
 )
-from bursar.cli.output import Format, card, cell, label
-from bursar.cli.problems import exit_code, told_briefly
+from bursar.cli.output import Format, column_label, format_value, render_card
+from bursar.cli.problems import exit_code, format_problem
 from bursar.cli.ranges import TIMES
 
-app = noun("Reserve credits, charge usage, settle and release.")
+app = make_group("Reserve credits, charge usage, settle and release.")
 
-LISTED: Final = (
+LIST_COLUMNS: Final = (
     "id",
     "state",
     "account_id",
@@ -37,7 +37,7 @@ LISTED: Final = (
     "opened_at",
     "expires_at",
 )
-WHOLE: Final = (
+COLUMNS: Final = (
     "id",
     "account_id",
     "user_id",
@@ -53,14 +53,14 @@ WHOLE: Final = (
     "rates",
     "draws",
 )
-CHANGED: Final = (
+CHANGE_COLUMNS: Final = (
     "hold_id",
     "state",
     "open_micros",
     "charged_micros",
     "refunded_micros",
 )
-CHARGE: Final = (
+CHARGE_COLUMNS: Final = (
     "id",
     "hold_id",
     "amount_micros",
@@ -74,27 +74,37 @@ CHARGE: Final = (
     "hold_open_micros",
     "hold_charged_micros",
 )
-QUOTED: Final = ("held_micros", "likely_micros", "spendable_micros", "rates", "dropped_gpu_types")
+QUOTE_COLUMNS: Final = (
+    "held_micros",
+    "likely_micros",
+    "spendable_micros",
+    "rates",
+    "dropped_gpu_types",
+)
 
 HeldAmount = Annotated[
     int | None,
     typer.Argument(
-        metavar="AMOUNT", parser=micros, help="Credits to hold. Alternative: --run with GPUs."
+        metavar="AMOUNT",
+        parser=amount_parser,
+        help="Credits to hold. Alternative: --run with GPUs.",
     ),
 ]
 Run = Annotated[
     int | None,
     typer.Option(
-        metavar="DURATION", parser=seconds, help="Hold the maximum cost of running this long."
+        metavar="DURATION",
+        parser=duration_parser,
+        help="Hold the maximum cost of running this long.",
     ),
 ]
 Likely = Annotated[
     int | None,
-    typer.Option(metavar="DURATION", parser=seconds, help="Expected run time."),
+    typer.Option(metavar="DURATION", parser=duration_parser, help="Expected run time."),
 ]
 User = Annotated[
     str | None,
-    typer.Option(metavar="ID", parser=uuid, help="User who spends. Default: the key's user."),
+    typer.Option(metavar="ID", parser=id_parser, help="User who spends. Default: the key's user."),
 ]
 GpuType = Annotated[str | None, typer.Option(help="GPU type, such as H100.")]
 GpuCount = Annotated[int | None, typer.Option(min=0, help="Number of GPUs. Default: 1.")]
@@ -106,18 +116,18 @@ RunTotal = Annotated[
     int | None,
     typer.Option(
         metavar="DURATION",
-        parser=seconds,
+        parser=duration_parser,
         help="Total run time of the attempt so far, instead of an amount.",
     ),
 ]
 Attempt = Annotated[int | None, typer.Option(min=1, help="Number of the attempt. Default: 1.")]
 
 
-def _ms(seconds: int | None) -> int | None:
+def _in_ms(seconds: int | None) -> int | None:
     return None if seconds is None else seconds * 1_000
 
 
-def context_of(
+def build_context(
     gpu_type: str | None,
     gpu_count: int | None,
     region: str | None,
@@ -134,10 +144,10 @@ def context_of(
         "priority_class": priority_class,
         "job_id": job,
     }
-    return given(context) or None
+    return drop_none(context) or None
 
 
-def asked(
+def build_request(
     account: str,
     amount: int | None,
     run: int | None,
@@ -146,34 +156,38 @@ def asked(
     context: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Build the request body of a hold or a quote."""
-    gpus = context is not None and context.get("gpu_type") and context.get("gpu_count")
-    if (amount is None) == (run is None) or (run is not None and not gpus):
-        raise Misused("give an AMOUNT, or --run with --gpu-type and --gpu-count")
+    has_gpus = context is not None and context.get("gpu_type") and context.get("gpu_count")
+    if (amount is None) == (run is None) or (run is not None and not has_gpus):
+        raise UsageError("give an AMOUNT, or --run with --gpu-type and --gpu-count")
     return {
         "account_id": account,
         "amount_micros": amount,
-        "run_ms_max": _ms(run),
+        "run_ms_max": _in_ms(run),
         "user_id": user,
         "ttl_seconds": ttl,
         "context": context,
     }
 
 
-def quoted(call: Call, body: Mapping[str, Any], likely: int | None) -> None:
+def print_quote(call: ApiCall, body: Mapping[str, Any], likely: int | None) -> None:
     """Print a quote; exit with the status that the hold would have."""
-    ask = {**body, "likely_run_ms": _ms(likely)}
-    told = call.post("/v1/quotes", ask, (*QUOTED, "problems"), text=told_to_people)
-    forbidden = told["problems"]
+    request = {**body, "likely_run_ms": _in_ms(likely)}
+    quote = call.post("/v1/quotes", request, (*QUOTE_COLUMNS, "problems"), text=render_quote)
+    forbidden = quote["problems"]
     if forbidden:
         raise typer.Exit(exit_code(forbidden[0]["code"], forbidden[0]["status"]))
 
 
-def told_to_people(body: Mapping[str, Any]) -> str:
+def render_quote(body: Mapping[str, Any]) -> str:
     """Render a quote, with the verdict first."""
     verdict = [("verdict", "refused" if body["problems"] else "accepted")]
-    because = [("because", told_briefly(problem)) for problem in body["problems"]]
-    parts = [(label(path), cell(path, body[path])) for path in QUOTED if body[path] != []]
-    return card([*verdict, *because, *parts])
+    because = [("because", format_problem(problem)) for problem in body["problems"]]
+    parts = [
+        (column_label(path), format_value(path, body[path]))
+        for path in QUOTE_COLUMNS
+        if body[path] != []
+    ]
+    return render_card([*verdict, *because, *parts])
 
 
 @app.command("open")
@@ -184,7 +198,9 @@ def open_(
     ttl: Annotated[
         int | None,
         typer.Option(
-            metavar="DURATION", parser=seconds, help="Release the hold after this time: 1h, 30m."
+            metavar="DURATION",
+            parser=duration_parser,
+            help="Release the hold after this time: 1h, 30m.",
         ),
     ] = None,
     user: User = None,
@@ -202,26 +218,26 @@ def open_(
     key: Key = None,
 ) -> None:
     """Reserve credits before the work starts, in full or not at all."""
-    call = Call(output, key)
-    context = context_of(gpu_type, gpu_count, region, job_kind, priority_class, job)
-    body = asked(account, amount, run, user, ttl, context)
+    call = ApiCall(output, key)
+    context = build_context(gpu_type, gpu_count, region, job_kind, priority_class, job)
+    body = build_request(account, amount, run, user, ttl, context)
     if dry_run:
-        quoted(call, body, None)
+        print_quote(call, body, None)
     else:
-        call.post("/v1/holds", {**body, "id": id}, WHOLE)
+        call.post("/v1/holds", {**body, "id": id}, COLUMNS)
 
 
-shows(app, "/v1/holds", "Show a hold.", WHOLE)
+add_show_command(app, "/v1/holds", "Show a hold.", COLUMNS)
 
 
-lists(app, "/v1/holds", "List the holds of an org.", LISTED, WHOLE)
+add_list_command(app, "/v1/holds", "List the holds of an org.", LIST_COLUMNS, COLUMNS)
 
 
 @app.command()
 def charge(
     id: Id,
     amount: Annotated[
-        int | None, typer.Argument(metavar="AMOUNT", parser=micros, help="Credits used.")
+        int | None, typer.Argument(metavar="AMOUNT", parser=amount_parser, help="Credits used.")
     ] = None,
     run_total: RunTotal = None,
     attempt: Attempt = None,
@@ -234,15 +250,15 @@ def charge(
 ) -> None:
     """Charge usage: an amount, or the total run time so far."""
     if (amount is None) == (run_total is None):
-        raise Misused("give an AMOUNT or --run-total")
-    call = Call(output, key)
+        raise UsageError("give an AMOUNT or --run-total")
+    call = ApiCall(output, key)
     body = {
         "amount_micros": amount,
-        "run_ms_total": _ms(run_total),
+        "run_ms_total": _in_ms(run_total),
         "attempt": attempt,
-        "effective_at": call.time(effective_at),
+        "effective_at": call.parse_time(effective_at),
     }
-    call.post(f"/v1/holds/{id}/charge", body, CHARGE)
+    call.post(f"/v1/holds/{id}/charge", body, CHARGE_COLUMNS)
 
 
 @app.command()
@@ -251,7 +267,9 @@ def settle(
     total: Annotated[
         int | None,
         typer.Argument(
-            metavar="TOTAL", parser=micros, help="Total credits used. Default: what was charged."
+            metavar="TOTAL",
+            parser=amount_parser,
+            help="Total credits used. Default: what was charged.",
         ),
     ] = None,
     run_total: RunTotal = None,
@@ -260,32 +278,34 @@ def settle(
     key: Key = None,
 ) -> None:
     """Charge the final usage, refund the rest and close the hold."""
-    body = {"total_micros": total, "run_ms_total": _ms(run_total), "attempt": attempt}
-    columns = (*CHANGED, "charge.id", "charge.amount_micros")
-    Call(output, key).post(f"/v1/holds/{id}/settle", body, columns)
+    body = {"total_micros": total, "run_ms_total": _in_ms(run_total), "attempt": attempt}
+    columns = (*CHANGE_COLUMNS, "charge.id", "charge.amount_micros")
+    ApiCall(output, key).post(f"/v1/holds/{id}/settle", body, columns)
 
 
 @app.command()
 def release(id: Id, output: Output = Format.TABLE, key: Key = None) -> None:
     """Refund everything that is not charged and close the hold."""
-    Call(output, key).post(f"/v1/holds/{id}/release", {}, CHANGED)
+    ApiCall(output, key).post(f"/v1/holds/{id}/release", {}, CHANGE_COLUMNS)
 
 
 @app.command()
 def refund(id: Id, amount: Amount, output: Output = Format.TABLE, key: Key = None) -> None:
     """Refund a part of the hold, which stays open."""
-    Call(output, key).post(f"/v1/holds/{id}/refund", {"amount_micros": amount}, CHANGED)
+    ApiCall(output, key).post(f"/v1/holds/{id}/refund", {"amount_micros": amount}, CHANGE_COLUMNS)
 
 
 @app.command()
 def extend(
     id: Id,
     add: Annotated[
-        int | None, typer.Option(metavar="AMOUNT", parser=micros, help="Credits to add.")
+        int | None, typer.Option(metavar="AMOUNT", parser=amount_parser, help="Credits to add.")
     ] = None,
     ttl: Annotated[
         int | None,
-        typer.Option(metavar="DURATION", parser=seconds, help="Expire after this time, from now."),
+        typer.Option(
+            metavar="DURATION", parser=duration_parser, help="Expire after this time, from now."
+        ),
     ] = None,
     until: Annotated[
         str | None, typer.Option(metavar="TIME", help=f"Expire at this time: {TIMES}.")
@@ -294,9 +314,9 @@ def extend(
     key: Key = None,
 ) -> None:
     """Add credits to a hold, extend its expiry, or both."""
-    call = Call(output, key)
-    expires_at = call.either(until, ttl, "--until and --ttl")
+    call = ApiCall(output, key)
+    expires_at = call.parse_time_or_duration(until, ttl, "--until and --ttl")
     if add is None and expires_at is None:
-        raise Misused("add --add, --ttl or --until")
+        raise UsageError("add --add, --ttl or --until")
     body = {"amount_micros": add, "expires_at": expires_at}
-    call.post(f"/v1/holds/{id}/extend", body, (*CHANGED, "expires_at"))
+    call.post(f"/v1/holds/{id}/extend", body, (*CHANGE_COLUMNS, "expires_at"))

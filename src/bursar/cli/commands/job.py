@@ -4,14 +4,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bursar.cli.api_command import Call, Id, Output
-from bursar.cli.jobs import WHOLE, shown_with
-from bursar.cli.output import Format, table
+from bursar.cli.api_command import ApiCall, Id, Output
+from bursar.cli.jobs import JOB_COLUMNS, make_renderer
+from bursar.cli.output import Format, render_table
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-RESULT: Final = ("job_id", "state", "ended_at", "exit_code", "cached_from", "manifest")
-OUTPUTS: Final = ("name", "type", "inline", "uri", "sha256")
+RESULT_COLUMNS: Final = ("job_id", "state", "ended_at", "exit_code", "cached_from", "manifest")
+OUTPUT_COLUMNS: Final = ("name", "type", "inline", "uri", "sha256")
 
 
 @app.command()
@@ -27,15 +27,15 @@ def job(
 ) -> None:
     """Show a job's state and cost."""
     if result:
-        Call(output).get(f"/v1/jobs/{id}/result", RESULT, text=_left)
+        ApiCall(output).get(f"/v1/jobs/{id}/result", RESULT_COLUMNS, text=_render_result)
     else:
-        Call(output).get(f"/v1/jobs/{id}", WHOLE, text=shown_with(WHOLE))
+        ApiCall(output).get(f"/v1/jobs/{id}", JOB_COLUMNS, text=make_renderer(JOB_COLUMNS))
 
 
-def _left(body: Any) -> str:
+def _render_result(body: Any) -> str:
     """Render a result and the outputs of its manifest."""
-    ended, outputs = shown_with(RESULT[:-1])(body), body["manifest"]
+    summary, outputs = make_renderer(RESULT_COLUMNS[:-1])(body), body["manifest"]
     if not outputs:
-        return f"{ended}\n\nno outputs"
-    shown = [one for one in OUTPUTS if any(one in each for each in outputs)]
-    return f"{ended}\n\n{table(shown, outputs)}"
+        return f"{summary}\n\nno outputs"
+    columns = [column for column in OUTPUT_COLUMNS if any(column in each for each in outputs)]
+    return f"{summary}\n\n{render_table(columns, outputs)}"

@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from bursar.cli.api_command import After, All, Call, Limit, Misused, Org, Output, uuid
-from bursar.cli.jobs import ELEMENTS, LISTED, WHOLE
+from bursar.cli.api_command import After, All, ApiCall, Limit, Org, Output, UsageError, id_parser
+from bursar.cli.jobs import ELEMENT_COLUMNS, JOB_COLUMNS, LIST_COLUMNS
 from bursar.cli.output import Format
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-class State(StrEnum):
+class JobStateFilter(StrEnum):
     """A job's state."""
 
     QUEUED = "queued"
@@ -27,20 +27,20 @@ class State(StrEnum):
 
 @app.command()
 def jobs(
-    alive: Annotated[bool, typer.Option("--alive", help="Only unfinished jobs.")] = False,
-    state: Annotated[State | None, typer.Option(help="Only jobs in this state.")] = None,
+    unfinished: Annotated[bool, typer.Option("--unfinished", help="Only unfinished jobs.")] = False,
+    state: Annotated[JobStateFilter | None, typer.Option(help="Only jobs in this state.")] = None,
     account: Annotated[
-        str | None, typer.Option(metavar="ID", parser=uuid, help="Only jobs of this account.")
+        str | None, typer.Option(metavar="ID", parser=id_parser, help="Only jobs of this account.")
     ] = None,
     user: Annotated[
-        str | None, typer.Option(metavar="ID", parser=uuid, help="Only jobs of this user.")
+        str | None, typer.Option(metavar="ID", parser=id_parser, help="Only jobs of this user.")
     ] = None,
     label: Annotated[
         str | None, typer.Option(metavar="NAME[=VALUE]", help="Only jobs with this label.")
     ] = None,
     array: Annotated[
         str | None,
-        typer.Option(metavar="ID", parser=uuid, help="The elements of this array, by index."),
+        typer.Option(metavar="ID", parser=id_parser, help="The elements of this array, by index."),
     ] = None,
     org: Org = None,
     limit: Limit = 100,
@@ -50,7 +50,7 @@ def jobs(
 ) -> None:
     """List jobs, newest first. Use --array to list the elements of an array."""
     params = {
-        "unfinished": "true" if alive else None,
+        "unfinished": "true" if unfinished else None,
         "state": None if state is None else state.value,
         "account_id": account,
         "user_id": user,
@@ -59,10 +59,10 @@ def jobs(
     }
     if array is not None:
         if [name for name, value in params.items() if value and name not in ("state", "org_id")]:
-            raise Misused("--array can only be combined with --state")
-        columns = ELEMENTS if output is Format.TABLE else WHOLE
+            raise UsageError("--array can only be combined with --state")
+        columns = ELEMENT_COLUMNS if output is Format.TABLE else JOB_COLUMNS
         path = f"/v1/jobs/{array}/elements"
-        Call(output).page(path, columns, {"state": params["state"]}, limit, after, all)
+        ApiCall(output).get_page(path, columns, {"state": params["state"]}, limit, after, all)
         return
-    columns = LISTED if output is Format.TABLE else WHOLE
-    Call(output).page("/v1/jobs", columns, params, limit, after, all)
+    columns = LIST_COLUMNS if output is Format.TABLE else JOB_COLUMNS
+    ApiCall(output).get_page("/v1/jobs", columns, params, limit, after, all)

@@ -6,27 +6,27 @@ from typing import Annotated, Final
 import typer
 
 from bursar.cli.api_command import (
-    Call,
+    ApiCall,
     Id,
     Key,
-    Misused,
     NewId,
     Org,
     Output,
-    lists,
-    noun,
-    seconds,
-    uuid,
+    UsageError,
+    add_list_command,
+    duration_parser,
+    id_parser,
+    make_group,
 )
-from bursar.cli.output import Format, note
+from bursar.cli.output import Format, print_note
 
-app = noun("Manage API keys.")
-LISTED: Final = ("id", "name", "scopes", "account_id", "user_id", "expires_at")
-COLUMNS: Final = (*LISTED, "org_id")
-MADE: Final = ("key", *COLUMNS)
+app = make_group("Manage API keys.")
+LIST_COLUMNS: Final = ("id", "name", "scopes", "account_id", "user_id", "expires_at")
+COLUMNS: Final = (*LIST_COLUMNS, "org_id")
+CREATED_COLUMNS: Final = ("key", *COLUMNS)
 
 
-class Scope(StrEnum):
+class KeyScope(StrEnum):
     """A permission of a key."""
 
     READ = "read"
@@ -41,7 +41,7 @@ class Scope(StrEnum):
 def create(
     name: Annotated[str, typer.Argument(metavar="NAME")],
     scope: Annotated[
-        list[Scope] | None, typer.Option(help="Permission of the key. Repeatable.")
+        list[KeyScope] | None, typer.Option(help="Permission of the key. Repeatable.")
     ] = None,
     node: Annotated[
         str | None,
@@ -53,16 +53,19 @@ def create(
         str | None,
         typer.Option(
             metavar="ID",
-            parser=uuid,
+            parser=id_parser,
             help="Limit the key to this account and the accounts below it.",
         ),
     ] = None,
     user: Annotated[
-        str | None, typer.Option(metavar="ID", parser=uuid, help="User who spends with this key.")
+        str | None,
+        typer.Option(metavar="ID", parser=id_parser, help="User who spends with this key."),
     ] = None,
     expires_in: Annotated[
         int | None,
-        typer.Option(metavar="DURATION", parser=seconds, help="Expire after this time: 90d."),
+        typer.Option(
+            metavar="DURATION", parser=duration_parser, help="Expire after this time: 90d."
+        ),
     ] = None,
     expires_at: Annotated[
         str | None, typer.Option(metavar="TIME", help="Expire at this time.")
@@ -73,26 +76,28 @@ def create(
 ) -> None:
     """Create a key. Its secret is shown only once."""
     if not scope and node is None:
-        raise Misused("add --scope or --node")
-    call = Call(output, key)
+        raise UsageError("add --scope or --node")
+    call = ApiCall(output, key)
     body = {
         "name": name,
-        "scopes": [one.value for one in scope or [Scope.WORK]],
+        "scopes": [granted.value for granted in scope or [KeyScope.WORK]],
         "node": node,
         "account_id": account,
         "user_id": user,
-        "expires_at": call.either(expires_at, expires_in, "--expires-at and --expires-in"),
+        "expires_at": call.parse_time_or_duration(
+            expires_at, expires_in, "--expires-at and --expires-in"
+        ),
         "id": id,
     }
-    call.post("/v1/keys", body, MADE)
-    note("save the key now; it is not shown again")
+    call.post("/v1/keys", body, CREATED_COLUMNS)
+    print_note("save the key now; it is not shown again")
 
 
-lists(
+add_list_command(
     app,
     "/v1/keys",
     "List the keys of an org, or the operators' keys. Secrets are never shown.",
-    LISTED,
+    LIST_COLUMNS,
     COLUMNS,
 )
 
@@ -103,7 +108,9 @@ def rotate(
     overlap: Annotated[
         int | None,
         typer.Option(
-            metavar="DURATION", parser=seconds, help="Time for which the old secret stays valid."
+            metavar="DURATION",
+            parser=duration_parser,
+            help="Time for which the old secret stays valid.",
         ),
     ] = None,
     org: Org = None,
@@ -112,11 +119,13 @@ def rotate(
 ) -> None:
     """Replace a key's secret. The old secret stays valid for the overlap."""
     body = {"overlap_seconds": overlap}
-    Call(output, key).post(f"/v1/keys/{id}/rotate", body, MADE, params={"org_id": org})
-    note("save the key now; it is not shown again")
+    ApiCall(output, key).post(
+        f"/v1/keys/{id}/rotate", body, CREATED_COLUMNS, params={"org_id": org}
+    )
+    print_note("save the key now; it is not shown again")
 
 
 @app.command()
 def revoke(id: Id, org: Org = None, output: Output = Format.TABLE, key: Key = None) -> None:
     """Revoke a key immediately."""
-    Call(output, key).delete(f"/v1/keys/{id}", ("id", "org_id"), {"org_id": org})
+    ApiCall(output, key).delete(f"/v1/keys/{id}", ("id", "org_id"), {"org_id": org})

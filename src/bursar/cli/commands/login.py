@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import typer
 
-from bursar.cli.credentials import URL_VARIABLE, Access, running_here, save
-from bursar.cli.problems import Unusable
+from bursar.cli.credentials import URL_VARIABLE, Access, find_local_service, save_profile
+from bursar.cli.problems import LocalProblem
 from bursar.client import Client, Problem
 from bursar.client.http import is_local
 
@@ -33,19 +33,21 @@ def login(
 
     Prompts for the key, or reads it from standard input, and verifies it before saving.
     """
-    where = _checked(url or os.environ.get(URL_VARIABLE) or _here(), plain_http)
-    known = Access(where, _key())
-    print(f"{_may(known)} at {known.url}; saved in {save(known)}")
+    checked_url = _check_url(url or os.environ.get(URL_VARIABLE) or _find_local_url(), plain_http)
+    access = Access(checked_url, _read_key())
+    print(f"{_verify_key(access)} at {access.url}; saved in {save_profile(access)}")
 
 
-def _here() -> str:
-    found = running_here()
-    if found is None:
-        raise Unusable("no service runs on this machine", "Give its URL: `bursar login https://…`.")
-    return found.url
+def _find_local_url() -> str:
+    service = find_local_service()
+    if service is None:
+        raise LocalProblem(
+            "no service runs on this machine", "Give its URL: `bursar login https://…`."
+        )
+    return service.url
 
 
-def _checked(url: str, plain_http: bool) -> str:
+def _check_url(url: str, plain_http: bool) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise typer.BadParameter(f"{url!r} is not a URL: write https://bursar.example.com")
@@ -58,20 +60,20 @@ def _checked(url: str, plain_http: bool) -> str:
     return url.rstrip("/")
 
 
-def _key() -> str:
+def _read_key() -> str:
     """Read the key; never from the command line, which other users of the machine can see."""
     key = (getpass.getpass("Key: ") if sys.stdin.isatty() else sys.stdin.readline()).strip()
     if not key.startswith("bsr_") or not key.isascii():
-        raise Unusable(
+        raise LocalProblem(
             "this is not a key: keys begin with bsr_",
             "Paste the key at the prompt, or run `bursar login URL < FILE`.",
         )
     return key
 
 
-def _may(known: Access) -> str:
+def _verify_key(access: Access) -> str:
     """Verify the key and describe it."""
-    with Client(known.url, known.key) as client:
+    with Client(access.url, access.key) as client:
         try:
             client.get("/v1/orgs", {"limit": 1})
         except Problem as problem:

@@ -4,9 +4,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bursar.cli.api_command import Call, Output, connected
-from bursar.cli.output import NOTHING, Format, table
-from bursar.cli.ranges import duration_told
+from bursar.cli.api_command import ApiCall, Output, connect
+from bursar.cli.output import NO_VALUE, Format, render_table
+from bursar.cli.ranges import format_duration
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -24,8 +24,8 @@ COLUMNS: Final = (
     ),
     *("labels", "quarantine_ms_left"),
 )
-SHOWN: Final = (
-    *("id", "state", "gpu_type", "gpus", "free_gpus", "leases", "heard", "region", "rack"),
+TABLE_COLUMNS: Final = (
+    *("id", "state", "gpu_type", "gpus", "free_gpus", "leases", "last_report", "region", "rack"),
     *("labels", "quarantine"),
 )
 
@@ -43,24 +43,29 @@ def nodes(
     output: Output = Format.TABLE,
 ) -> None:
     """Show the nodes of a pool and their use. For operators."""
-    call = Call(output)
+    call = ApiCall(output)
     for node, state in ((drain, "draining"), (ready, "ready")):
         if node is not None:
-            with connected() as client:
+            with connect() as client:
                 client.post(f"/v1/pools/{pool}/nodes/{node}/state", {"state": state}, key=call.key)
-    call.get(f"/v1/pools/{pool}/nodes", COLUMNS, rows=_rows, text=_table)
+    call.get(f"/v1/pools/{pool}/nodes", COLUMNS, rows=_build_rows, text=_render_nodes)
 
 
-def _rows(body: Any) -> list[dict[str, Any]]:
-    return [{**one, "free_gpus": f"{one['free_milli_gpus'] / 1_000:g}"} for one in body["nodes"]]
+def _build_rows(body: Any) -> list[dict[str, Any]]:
+    return [{**node, "free_gpus": f"{node['free_milli_gpus'] / 1_000:g}"} for node in body["nodes"]]
 
 
-def _table(body: Any) -> str:
+def _render_nodes(body: Any) -> str:
     """Render the nodes for people, with units."""
-    return table(SHOWN, [{**one, **_spans(one)} for one in _rows(body)])
+    return render_table(
+        TABLE_COLUMNS, [{**node, **_format_durations(node)} for node in _build_rows(body)]
+    )
 
 
-def _spans(node: Any) -> dict[str, str]:
-    ago, left = node["last_report_ms_ago"], node["quarantine_ms_left"]
-    heard = "never" if ago is None else f"{duration_told(ago // 1_000)} ago"
-    return {"heard": heard, "quarantine": duration_told(-(-left // 1_000)) if left else NOTHING}
+def _format_durations(node: Any) -> dict[str, str]:
+    report_ms_ago, quarantine_ms = node["last_report_ms_ago"], node["quarantine_ms_left"]
+    last_report = (
+        "never" if report_ms_ago is None else f"{format_duration(report_ms_ago // 1_000)} ago"
+    )
+    quarantine = format_duration(-(-quarantine_ms // 1_000)) if quarantine_ms else NO_VALUE
+    return {"last_report": last_report, "quarantine": quarantine}

@@ -4,10 +4,20 @@ from typing import Annotated, Final
 
 import typer
 
-from bursar.cli.api_command import After, All, Call, Key, Limit, NewId, Output, noun, shows
+from bursar.cli.api_command import (
+    After,
+    All,
+    ApiCall,
+    Key,
+    Limit,
+    NewId,
+    Output,
+    add_show_command,
+    make_group,
+)
 from bursar.cli.output import Format
 
-app = noun("Manage orgs (tenants).")
+app = make_group("Manage orgs (tenants).")
 COLUMNS: Final = ("id", "name", "account_id")
 
 
@@ -24,7 +34,7 @@ def create(
 ) -> None:
     """Create an org and its root account."""
     body = {"name": name, "time_zone": time_zone, "tier": tier, "id": id}
-    Call(output, key).post("/v1/orgs", body, COLUMNS)
+    ApiCall(output, key).post("/v1/orgs", body, COLUMNS)
 
 
 @app.command("list")
@@ -32,7 +42,7 @@ def list_(
     limit: Limit = 100, after: After = None, all: All = False, output: Output = Format.TABLE
 ) -> None:
     """List all orgs. For operators."""
-    Call(output).page("/v1/orgs", COLUMNS, {}, limit, after, all)
+    ApiCall(output).get_page("/v1/orgs", COLUMNS, {}, limit, after, all)
 
 
-shows(app, "/v1/orgs", "Show an org.", COLUMNS)
+add_show_command(app, "/v1/orgs", "Show an org.", COLUMNS)

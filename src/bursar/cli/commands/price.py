@@ -8,12 +8,21 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bursar.cli.amounts import micros_of
-from bursar.cli.api_command import Call, Key, Misused, NewId, Org, Output, given, noun
-from bursar.cli.output import Format, note
+from bursar.cli.amounts import parse_amount
+from bursar.cli.api_command import (
+    ApiCall,
+    Key,
+    NewId,
+    Org,
+    Output,
+    UsageError,
+    drop_none,
+    make_group,
+)
+from bursar.cli.output import Format, print_note
 from bursar.cli.ranges import TIMES
 
-app = noun("Manage prices per GPU-hour.")
+app = make_group("Manage prices per GPU-hour.")
 COLUMNS: Final = (
     "effective_at",
     "gpu_type",
@@ -63,32 +72,32 @@ def set_(
 
     Without an org, operators set the deployment's prices, which apply to orgs without their own.
     """
-    only = given({"region": region, "tier": tier, "priority_class": priority_class})
-    found = [*(_rate(text) | only for text in rates or ()), *_rates_in(file)]
-    if not found:
-        raise Misused("give TYPE=AMOUNT, such as H100=2.5, or --file")
-    call = Call(output, key)
+    conditions = drop_none({"region": region, "tier": tier, "priority_class": priority_class})
+    all_rates = [*(_parse_rate(text) | conditions for text in rates or ()), *_load_rates(file)]
+    if not all_rates:
+        raise UsageError("give TYPE=AMOUNT, such as H100=2.5, or --file")
+    call = ApiCall(output, key)
     body = {
         "org_id": org,
-        "rates": found,
-        "effective_at": call.time(effective_at),
+        "rates": all_rates,
+        "effective_at": call.parse_time(effective_at),
         "cache_hit_ppm": cache_hit_ppm,
         "id": id,
     }
-    set_to = call.post("/v1/prices", body, COLUMNS, rows=lambda version: lines_of([version]))
-    if set_to["org_id"] is None:
-        note("these are the deployment's prices, which apply to orgs without their own")
+    version = call.post("/v1/prices", body, COLUMNS, rows=lambda version: build_rows([version]))
+    if version["org_id"] is None:
+        print_note("these are the deployment's prices, which apply to orgs without their own")
 
 
 @app.command("list")
 def list_(org: Org = None, output: Output = Format.TABLE) -> None:
     """List the prices of an org and of the deployment, by effective time."""
-    Call(output).get(
-        "/v1/prices", COLUMNS, {"org_id": org}, rows=lambda body: lines_of(body["items"])
+    ApiCall(output).get(
+        "/v1/prices", COLUMNS, {"org_id": org}, rows=lambda body: build_rows(body["items"])
     )
 
 
-def lines_of(versions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def build_rows(versions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """One row for each rate of each version."""
     return [
         {
@@ -102,25 +111,25 @@ def lines_of(versions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     ]
 
 
-def _rate(text: str) -> dict[str, Any]:
+def _parse_rate(text: str) -> dict[str, Any]:
     gpu_type, equals, amount = text.partition("=")
     try:
         if not equals or not gpu_type:
             raise ValueError(f"{text[:40]!r}: write H100=2.5")
-        return {"gpu_type": gpu_type, "micros_per_gpu_hour": micros_of(amount)}
+        return {"gpu_type": gpu_type, "micros_per_gpu_hour": parse_amount(amount)}
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
 
-def _rates_in(file: Path | None) -> list[dict[str, Any]]:
+def _load_rates(file: Path | None) -> list[dict[str, Any]]:
     """Read rates from a file: a list, or an object with a field `rates`."""
     if file is None:
         return []
     try:
-        found = json.loads(sys.stdin.read() if str(file) == "-" else file.read_text())
+        content = json.loads(sys.stdin.read() if str(file) == "-" else file.read_text())
     except (OSError, ValueError) as error:
         raise typer.BadParameter(f"{file}: {error}", param_hint="--file") from None
-    rates = found.get("rates") if isinstance(found, dict) else found
+    rates = content.get("rates") if isinstance(content, dict) else content
     if not isinstance(rates, list):
         raise typer.BadParameter(f"{file}: no list of rates found", param_hint="--file")
     return rates

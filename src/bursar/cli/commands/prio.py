@@ -5,8 +5,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bursar.cli.api_command import Call, Output
-from bursar.cli.output import Format, table
+from bursar.cli.api_command import ApiCall, Output
+from bursar.cli.output import Format, render_table
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -22,7 +22,7 @@ def prio(
 ) -> None:
     """Show the queue of a pool in scheduling order. Tenants do not see other tenants' job ids."""
     path = f"/v1/pools/{pool}/explain"
-    Call(output).get(path, COLUMNS, params={"limit": limit}, rows=_rows, text=_order)
+    ApiCall(output).get(path, COLUMNS, params={"limit": limit}, rows=_rows, text=_order)
 
 
 def _rows(body: Any) -> list[dict[str, Any]]:
@@ -40,7 +40,7 @@ def _order(body: Any) -> str:
         }
         for entry in _rows(body)
     ]
-    return table(TABLE_COLUMNS, rows)
+    return render_table(TABLE_COLUMNS, rows)
 
 
 def _account_name(path: str, names: Mapping[str, str]) -> str:

@@ -2,7 +2,7 @@
 
 import typer
 
-from bursar.cli.api_command import Account, Call, Output
+from bursar.cli.api_command import Account, ApiCall, Output
 from bursar.cli.commands.hold import (
     Class,
     GpuCount,
@@ -14,9 +14,9 @@ from bursar.cli.commands.hold import (
     Region,
     Run,
     User,
-    asked,
-    context_of,
-    quoted,
+    build_context,
+    build_request,
+    print_quote,
 )
 from bursar.cli.output import Format
 
@@ -39,5 +39,5 @@ def quote(
     output: Output = Format.TABLE,
 ) -> None:
     """Show what a hold would cost or why it would be refused. Exits with the hold's status."""
-    context = context_of(gpu_type, gpu_count, region, job_kind, priority_class, job)
-    quoted(Call(output), asked(account, amount, run, user, None, context), likely)
+    context = build_context(gpu_type, gpu_count, region, job_kind, priority_class, job)
+    print_quote(ApiCall(output), build_request(account, amount, run, user, None, context), likely)

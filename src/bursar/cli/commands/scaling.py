@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bursar.cli.api_command import Call, Misused, Output
+from bursar.cli.api_command import ApiCall, Output, UsageError
 from bursar.cli.output import Format
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -16,7 +16,7 @@ COLUMNS: Final = (
     *("name", "gpu_type", "gpus", "price_micros_per_hour", "delay_seconds", "nodes_max"),
     *("region", "labels"),
 )
-ORDERED: Final = (
+ORDER_COLUMNS: Final = (
     *(
         "node",
         "offer",
@@ -52,24 +52,24 @@ def scaling(
 
     --set reads the format that -o json prints.
     """
-    call = Call(output)
+    call = ApiCall(output)
     if orders:
-        call.get(f"/v1/pools/{pool}/orders", ORDERED, rows=lambda body: body["orders"])
+        call.get(f"/v1/pools/{pool}/orders", ORDER_COLUMNS, rows=lambda body: body["orders"])
     elif set_ is not None:
-        call.put(f"/v1/pools/{pool}/scaling", _read(set_), COLUMNS, rows=_offers)
+        call.put(f"/v1/pools/{pool}/scaling", _load_configuration(set_), COLUMNS, rows=_offers)
     else:
         call.get(f"/v1/pools/{pool}/scaling", COLUMNS, rows=_offers)
 
 
-def _read(file: str) -> dict[str, Any]:
+def _load_configuration(file: str) -> dict[str, Any]:
     try:
-        found = json.loads(sys.stdin.read() if file == "-" else Path(file).read_text())
+        configuration = json.loads(sys.stdin.read() if file == "-" else Path(file).read_text())
     except (OSError, ValueError) as error:
         raise typer.BadParameter(f"{file}: {error}", param_hint="--set") from None
-    if not isinstance(found, dict):
-        raise Misused(f'{file} is not a JSON object: write {{"offers": [...]}}')
-    found.pop("has_provisioner", None)  # reported by the service, not configurable
-    return found
+    if not isinstance(configuration, dict):
+        raise UsageError(f'{file} is not a JSON object: write {{"offers": [...]}}')
+    configuration.pop("has_provisioner", None)  # reported by the service, not configurable
+    return configuration
 
 
 def _offers(body: Any) -> list[dict[str, Any]]:

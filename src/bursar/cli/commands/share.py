@@ -5,8 +5,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bursar.cli.api_command import Call, Output
-from bursar.cli.output import Format, table
+from bursar.cli.api_command import ApiCall, Output
+from bursar.cli.output import Format, render_table
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -23,7 +23,7 @@ def share(
     pool: Annotated[str, typer.Argument(metavar="POOL")] = "main", output: Output = Format.TABLE
 ) -> None:
     """Show current and entitled shares of a pool. Tenants see their own."""
-    Call(output).get(f"/v1/pools/{pool}/explain", COLUMNS, rows=_rows, text=_tree)
+    ApiCall(output).get(f"/v1/pools/{pool}/explain", COLUMNS, rows=_rows, text=_tree)
 
 
 def _rows(body: Any) -> list[dict[str, Any]]:
@@ -33,7 +33,7 @@ def _rows(body: Any) -> list[dict[str, Any]]:
 def _tree(body: Any) -> str:
     """Render the shares as a tree of names."""
     rows = [{**share, "name": _name(share["path"], body["names"])} for share in _rows(body)]
-    return table(TABLE_COLUMNS, [row for row in rows if row["name"]])
+    return render_table(TABLE_COLUMNS, [row for row in rows if row["name"]])
 
 
 def _name(path: str, names: Mapping[str, str]) -> str:

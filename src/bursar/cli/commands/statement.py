@@ -5,13 +5,13 @@ from typing import Any, Final
 
 import typer
 
-from bursar.cli.amounts import told
-from bursar.cli.api_command import Account, After, All, Call, Limit, Output, Range
-from bursar.cli.output import Format, card, cell, grid, table
+from bursar.cli.amounts import format_credits
+from bursar.cli.api_command import Account, After, All, ApiCall, Limit, Output, Range
+from bursar.cli.output import Format, format_value, render_card, render_grid, render_table
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-LISTED: Final = (
+TABLE_COLUMNS: Final = (
     "at",
     "kind",
     "grant_id",
@@ -20,8 +20,8 @@ LISTED: Final = (
     "to_compartment",
     "amount_micros",
 )
-LINES: Final = (
-    *LISTED,
+COLUMNS: Final = (
+    *TABLE_COLUMNS,
     "effective_at",
     "event",
     "hold_id",
@@ -43,34 +43,37 @@ def statement(
     output: Output = Format.TABLE,
 ) -> None:
     """Show an account's opening balance, postings and closing balance of a period."""
-    call = Call(output)
+    call = ApiCall(output)
     path = f"/v1/accounts/{account}/statement"
-    call.page(
+    call.get_page(
         path,
-        LINES,
-        call.span(span),
+        COLUMNS,
+        call.parse_range(span),
         limit,
         after,
         all,
         rows=lambda body: list(body["lines"]),
-        text=told_to_people,
-        join=joined,
+        text=render_statement,
+        join=join_statement_pages,
     )
 
 
-def joined(pages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def join_statement_pages(pages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Join the pages of a statement."""
     lines = [line for page in pages for line in page["lines"]]
     return {**pages[-1], "opening": pages[0]["opening"], "lines": lines}
 
 
-def told_to_people(body: Mapping[str, Any]) -> str:
+def render_statement(body: Mapping[str, Any]) -> str:
     """Render the period, the postings, and the opening and closing balances."""
-    period = card([(name, cell(name, body[name])) for name in ("from", "to")])
+    period = render_card([(name, format_value(name, body[name])) for name in ("from", "to")])
     parts = list(body["opening"])
-    ends = grid(
+    ends = render_grid(
         ["", *(part.removesuffix("_micros").upper() for part in parts)],
-        [[end, *(told(body[end][part]) for part in parts)] for end in ("opening", "closing")],
+        [
+            [end, *(format_credits(body[end][part]) for part in parts)]
+            for end in ("opening", "closing")
+        ],
         [False, *(True for _ in parts)],
     )
-    return "\n\n".join([period, table(LISTED, body["lines"]), ends])
+    return "\n\n".join([period, render_table(TABLE_COLUMNS, body["lines"]), ends])

@@ -8,28 +8,28 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bursar.cli.amounts import told
+from bursar.cli.amounts import format_credits
 from bursar.cli.api_command import (
-    Call,
+    ApiCall,
     Key,
-    Misused,
     NewId,
     Output,
-    connected,
-    given,
-    micros,
-    seconds,
-    uuid,
+    UsageError,
+    amount_parser,
+    connect,
+    drop_none,
+    duration_parser,
+    id_parser,
 )
-from bursar.cli.jobs import followed, gpus_told, shown_with
-from bursar.cli.output import Format, card, cell, note
-from bursar.cli.problems import exit_code, told_briefly
-from bursar.cli.ranges import duration_told
+from bursar.cli.jobs import follow_job, format_gpus, make_renderer
+from bursar.cli.output import Format, format_value, print_note, render_card
+from bursar.cli.problems import exit_code, format_problem
+from bursar.cli.ranges import format_duration
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 ACCOUNT_VARIABLE: Final = "BURSAR_ACCOUNT"
-SUBMITTED: Final = (
+SUBMITTED_COLUMNS: Final = (
     "id",
     "state",
     "follows",
@@ -39,7 +39,7 @@ SUBMITTED: Final = (
     "rates",
     "dropped_gpu_types",
 )
-QUOTED: Final = (
+QUOTE_COLUMNS: Final = (
     "held_micros",
     "likely_micros",
     "max_micros",
@@ -59,14 +59,14 @@ _GPUS: Final = re.compile(rf"(?:(\d{{1,6}})(?:\.(\d{{1,3}}))?x)?({_TYPE}(?:,{_TY
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
-def gpus_of(text: str) -> dict[str, Any]:
+def parse_gpus(text: str) -> dict[str, Any]:
     """Parse `2xH100,A100` (two GPUs, first available type) or `0.25xH100` (a part of one)."""
-    found = _GPUS.fullmatch(text)
-    if found is None:
+    match = _GPUS.fullmatch(text)
+    if match is None:
         raise typer.BadParameter(
             f"{text[:40]!r} is not a GPU request: write 2xH100, 8xH100,A100 or 0.25xH100"
         )
-    count, part, names = found.groups()
+    count, part, names = match.groups()
     types = [name.strip() for name in names.split(",")]
     if part is None:
         return {"types": types, "count": int(count or 1)}
@@ -76,30 +76,30 @@ def gpus_of(text: str) -> dict[str, Any]:
     return {"types": types, "fraction_milli": milli}
 
 
-def pairs(texts: list[str] | None, what: str) -> dict[str, str] | None:
+def parse_pairs(texts: list[str] | None, what: str) -> dict[str, str] | None:
     """Parse a repeated `NAME=VALUE` option."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for text in texts or []:
         name, equals, value = text.partition("=")
         if not name or not equals:
             raise typer.BadParameter(f"{text[:40]!r}: write {what} as NAME=VALUE")
-        found[name] = value
-    return found or None
+        values[name] = value
+    return values or None
 
 
-def variables(texts: list[str] | None) -> dict[str, str] | None:
+def parse_variables(texts: list[str] | None) -> dict[str, str] | None:
     """Parse a job's environment. A name without a value takes it from this environment."""
-    here = [text if "=" in text else f"{text}={_here(text)}" for text in texts or []]
-    found = pairs(here, "--env")
-    for name in found or {}:
+    complete = [text if "=" in text else f"{text}={_read_variable(text)}" for text in texts or []]
+    values = parse_pairs(complete, "--env")
+    for name in values or {}:
         if not _VARIABLE.fullmatch(name):
             raise typer.BadParameter(
                 f"{name[:40]!r}: variable names contain only letters, digits and _"
             )
-    return found
+    return values
 
 
-def _here(name: str) -> str:
+def _read_variable(name: str) -> str:
     if name not in os.environ:
         raise typer.BadParameter(f"variable {name[:40]!r} is not set here; write NAME=VALUE")
     return os.environ[name]
@@ -112,21 +112,27 @@ def submit(
     ],
     account: Annotated[
         str,
-        typer.Option(metavar="ID", parser=uuid, envvar=ACCOUNT_VARIABLE, help="Account that pays."),
+        typer.Option(
+            metavar="ID", parser=id_parser, envvar=ACCOUNT_VARIABLE, help="Account that pays."
+        ),
     ],
     gpus: Annotated[
         dict[str, Any],
         typer.Option(
-            metavar="GPUS", parser=gpus_of, help="GPUs, such as 2xH100, 8xH100,A100 or 0.25xH100."
+            metavar="GPUS",
+            parser=parse_gpus,
+            help="GPUs, such as 2xH100, 8xH100,A100 or 0.25xH100.",
         ),
     ],
     max_run: Annotated[
-        int, typer.Option(metavar="DURATION", parser=seconds, help="Maximum run time.")
+        int, typer.Option(metavar="DURATION", parser=duration_parser, help="Maximum run time.")
     ],
     likely: Annotated[
         int | None,
         typer.Option(
-            metavar="DURATION", parser=seconds, help="Expected run time; lets the job start sooner."
+            metavar="DURATION",
+            parser=duration_parser,
+            help="Expected run time; lets the job start sooner.",
         ),
     ] = None,
     nodes: Annotated[
@@ -141,7 +147,9 @@ def submit(
     memory: Annotated[int | None, typer.Option(min=1, help="Memory on each node, in MiB.")] = None,
     user: Annotated[
         str | None,
-        typer.Option(metavar="ID", parser=uuid, help="User who spends. Default: the key's user."),
+        typer.Option(
+            metavar="ID", parser=id_parser, help="User who spends. Default: the key's user."
+        ),
     ] = None,
     priority_class: Annotated[
         int | None, typer.Option("--class", min=0, help="Priority class; higher is more urgent.")
@@ -152,7 +160,9 @@ def submit(
     checkpoint: Annotated[
         int | None,
         typer.Option(
-            metavar="DURATION", parser=seconds, help="Interval between the job's checkpoints."
+            metavar="DURATION",
+            parser=duration_parser,
+            help="Interval between the job's checkpoints.",
         ),
     ] = None,
     requeues: Annotated[int | None, typer.Option(min=0, help="Maximum number of restarts.")] = None,
@@ -168,7 +178,7 @@ def submit(
         ),
     ] = None,
     max_cost: Annotated[
-        int | None, typer.Option(metavar="AMOUNT", parser=micros, help="Maximum cost.")
+        int | None, typer.Option(metavar="AMOUNT", parser=amount_parser, help="Maximum cost.")
     ] = None,
     rolling: Annotated[
         bool, typer.Option("--rolling", help="Hold credits for 15 minutes at a time while it runs.")
@@ -184,7 +194,7 @@ def submit(
         int | None,
         typer.Option(
             metavar="DURATION",
-            parser=seconds,
+            parser=duration_parser,
             help="Reuse an identical job's result up to this age; 0s: only of unfinished jobs.",
         ),
     ] = None,
@@ -208,10 +218,10 @@ def submit(
 ) -> None:
     """Run a command on GPUs. Shows the cost, asks for confirmation, and submits the job."""
     if nodes is not None or within is not None:
-        gpus = {**gpus, "topology": given({"nodes": nodes, "within": within})}
+        gpus = {**gpus, "topology": drop_none({"nodes": nodes, "within": within})}
     if gpu_memory is not None:
         gpus = {**gpus, "memory_gib_min": gpu_memory}
-    body = given(
+    body = drop_none(
         {
             "account_id": account,
             "user_id": user,
@@ -225,62 +235,64 @@ def submit(
             "requeues_max": requeues,
             "memory_mib": memory,
             "regions": region or None,
-            "labels": pairs(label, "--label"),
-            "env": variables(env),
+            "labels": parse_pairs(label, "--label"),
+            "env": parse_variables(env),
             "max_cost_micros": max_cost,
             "hold": "rolling" if rolling else None,
-            "array": _array(array, at_once),
-            "cache": _cached(cache, cache_key),
+            "array": _build_array(array, at_once),
+            "cache": _build_cache(cache, cache_key),
             "pool": pool,
             "id": id,
         }
     )
-    call = Call(output, key)
+    call = ApiCall(output, key)
     if dry_run:
-        _quoted(call, body)
+        _print_quote(call, body)
         return
     if not yes:
         _confirm(call, body)
-    made = call.post("/v1/jobs", body, SUBMITTED, text=shown_with(SUBMITTED))
+    job = call.post("/v1/jobs", body, SUBMITTED_COLUMNS, text=make_renderer(SUBMITTED_COLUMNS))
     if follow:
-        with connected() as client:
-            raise typer.Exit(followed(client, made["id"], output))
+        with connect() as client:
+            raise typer.Exit(follow_job(client, job["id"], output))
     if output is Format.TABLE:
-        note(f"to follow the job: bursar watch {made['id']}")
+        print_note(f"to follow the job: bursar watch {job['id']}")
 
 
-def _array(count: int | None, at_once: int | None) -> dict[str, Any] | None:
+def _build_array(count: int | None, at_once: int | None) -> dict[str, Any] | None:
     """The array part of the request."""
     if count is None:
         if at_once is not None:
-            raise Misused("--at-once requires --array")
+            raise UsageError("--at-once requires --array")
         return None
-    return given({"count": count, "at_once": at_once})
+    return drop_none({"count": count, "at_once": at_once})
 
 
-def _cached(max_age_s: int | None, key: str | None) -> dict[str, Any] | None:
+def _build_cache(max_age_s: int | None, key: str | None) -> dict[str, Any] | None:
     """The cache part of the request."""
     if max_age_s is None:
         if key is not None:
-            raise Misused("--cache-key requires --cache")
+            raise UsageError("--cache-key requires --cache")
         return None
-    return given({"max_age_seconds": max_age_s, "key": key})
+    return drop_none({"max_age_seconds": max_age_s, "key": key})
 
 
-def _quoted(call: Call, body: Mapping[str, Any]) -> None:
+def _print_quote(call: ApiCall, body: Mapping[str, Any]) -> None:
     """Print a quote; exit with the status that the submission would have."""
-    ask = {**body, "dry_run": True}
-    quote = call.post("/v1/jobs", ask, QUOTED, text=lambda quote: told_to_people(quote, body))
+    request = {**body, "dry_run": True}
+    quote = call.post(
+        "/v1/jobs", request, QUOTE_COLUMNS, text=lambda quote: render_quote(quote, body)
+    )
     _exit_if_forbidden(quote)
 
 
-def _confirm(call: Call, body: Mapping[str, Any]) -> None:
+def _confirm(call: ApiCall, body: Mapping[str, Any]) -> None:
     """Show the cost and ask for confirmation."""
     if call.form is not Format.TABLE or not sys.stdin.isatty():
-        raise Misused("no terminal to ask for confirmation: add --yes")
-    with connected() as client:
+        raise UsageError("no terminal to ask for confirmation: add --yes")
+    with connect() as client:
         quote = client.post("/v1/jobs", {**body, "dry_run": True}).body
-    print(told_to_people(quote, body), file=sys.stderr)
+    print(render_quote(quote, body), file=sys.stderr)
     _exit_if_forbidden(quote)
     if not typer.confirm("Submit this job?", err=True):
         raise typer.Exit(0)
@@ -292,42 +304,42 @@ def _exit_if_forbidden(quote: Mapping[str, Any]) -> None:
         raise typer.Exit(exit_code(first["code"], first["status"]))
 
 
-def cache_told(cache: Mapping[str, Any]) -> str:
+def format_cache(cache: Mapping[str, Any]) -> str:
     """Describe what the result cache would do for a job."""
     if cache["outcome"] == "hit":
-        price = told(cache["price_micros"]) if cache["price_micros"] else "free"
+        price = format_credits(cache["price_micros"]) if cache["price_micros"] else "free"
         return f"reuses the result of job {cache['job_id']}; price: {price}"
     if cache["outcome"] == "follow":
         return f"waits for job {cache['job_id']} and reuses its result"
     return "no identical job: it would run"
 
 
-def told_to_people(quote: Mapping[str, Any], body: Mapping[str, Any]) -> str:
+def render_quote(quote: Mapping[str, Any], body: Mapping[str, Any]) -> str:
     """Render a quote, with the verdict first."""
     lines = [("verdict", "refused" if quote["problems"] else "accepted")]
-    lines += [("because", told_briefly(problem)) for problem in quote["problems"]]
+    lines += [("because", format_problem(problem)) for problem in quote["problems"]]
     lines += [
-        ("gpus", gpus_told(body["gpus"], [rate["gpu_type"] for rate in quote["rates"]])),
+        ("gpus", format_gpus(body["gpus"], [rate["gpu_type"] for rate in quote["rates"]])),
         *([("runs", str(body["array"]["count"]))] if "array" in body else []),
-        ("rate", f"{told(quote['micros_per_hour'])} per hour"),
-        ("max run time", duration_told(body["max_run_seconds"])),
-        ("max cost", told(quote["max_micros"])),
+        ("rate", f"{format_credits(quote['micros_per_hour'])} per hour"),
+        ("max run time", format_duration(body["max_run_seconds"])),
+        ("max cost", format_credits(quote["max_micros"])),
     ]
     if quote["likely_micros"] not in (0, quote["held_micros"]):
-        lines.append(("expected cost", told(quote["likely_micros"])))
+        lines.append(("expected cost", format_credits(quote["likely_micros"])))
     lines += [
-        ("held", told(quote["held_micros"])),
-        ("spendable", told(quote["spendable_micros"])),
-        ("spendable after", told(quote["spendable_after_micros"])),
+        ("held", format_credits(quote["held_micros"])),
+        ("spendable", format_credits(quote["spendable_micros"])),
+        ("spendable after", format_credits(quote["spendable_after_micros"])),
     ]
     if quote["dropped_gpu_types"]:
-        lines.append(("dropped", cell("dropped_gpu_types", quote["dropped_gpu_types"])))
+        lines.append(("dropped", format_value("dropped_gpu_types", quote["dropped_gpu_types"])))
     if quote["cache"] is not None:
-        lines.append(("cache", cache_told(quote["cache"])))
-    return card([*lines, *_where(quote)])
+        lines.append(("cache", format_cache(quote["cache"])))
+    return render_card([*lines, *_format_start(quote)])
 
 
-def _where(quote: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _format_start(quote: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The chosen pool, the reason, and the estimated start.
 
     The start is the scheduler's range. The router's estimate ignores preemption, so it is shown
@@ -343,10 +355,10 @@ def _where(quote: Mapping[str, Any]) -> list[tuple[str, str]]:
         return [*lines, ("starts", "now")]
     last = quote["latest_at"]
     if first is not None:
-        when = cell("earliest_at", first)
+        when = format_value("earliest_at", first)
         lines.append(("starts", when if first == last else f"{when} or later"))
     elif wait_s is not None:
-        lines.append(("starts", f"in about {duration_told(wait_s)}"))
+        lines.append(("starts", f"in about {format_duration(wait_s)}"))
     if last is not None and last != first:
-        lines.append(("starts by", cell("latest_at", last)))
+        lines.append(("starts by", format_value("latest_at", last)))
     return lines

@@ -6,18 +6,26 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bursar.cli.api_command import Call, Limit, Org, Output, noun
-from bursar.cli.output import Format, note
-from bursar.cli.ranges import local_text
+from bursar.cli.api_command import ApiCall, Limit, Org, Output, make_group
+from bursar.cli.output import Format, print_note
+from bursar.cli.ranges import format_local
 
-app = noun("Rank accounts, users and jobs by credits.")
+app = make_group("Rank accounts, users and jobs by credits.")
 COLUMNS: Final = ("rank", "id", "value_micros", "org_id")
 
 
-JOBS: Final = ("rank", "id", "state", "spent_micros", "held_micros", "micros_per_hour", "user_id")
+JOB_COLUMNS: Final = (
+    "rank",
+    "id",
+    "state",
+    "spent_micros",
+    "held_micros",
+    "micros_per_hour",
+    "user_id",
+)
 
 
-class Cost(StrEnum):
+class JobRanking(StrEnum):
     """What jobs are ranked by."""
 
     SPENT = "spent"
@@ -25,7 +33,7 @@ class Cost(StrEnum):
     BURN = "burn"
 
 
-class By(StrEnum):
+class AccountRanking(StrEnum):
     """What accounts are ranked by."""
 
     AVAILABLE = "available"
@@ -34,7 +42,7 @@ class By(StrEnum):
     WEEK = "week"
 
 
-class Spent(StrEnum):
+class UserRanking(StrEnum):
     """What users are ranked by."""
 
     USED = "used"
@@ -45,56 +53,57 @@ class Spent(StrEnum):
 @app.command()
 def accounts(
     by: Annotated[
-        By, typer.Option(help="Rank by available credits, or by use in total, per day or per week.")
-    ] = (By.USED),
+        AccountRanking,
+        typer.Option(help="Rank by available credits, or by use in total, per day or per week."),
+    ] = (AccountRanking.USED),
     org: Org = None,
     limit: Limit = 10,
     output: Output = Format.TABLE,
 ) -> None:
     """Rank the accounts of an org or, for operators, of all orgs."""
-    _top("accounts", by.value, org, limit, output)
+    _print_ranking("accounts", by.value, org, limit, output)
 
 
 @app.command()
 def users(
     by: Annotated[
-        Spent, typer.Option(help="Rank by use in total, in the last day or in the last week.")
-    ] = (Spent.USED),
+        UserRanking, typer.Option(help="Rank by use in total, in the last day or in the last week.")
+    ] = (UserRanking.USED),
     org: Org = None,
     limit: Limit = 10,
     output: Output = Format.TABLE,
 ) -> None:
     """Rank the users of an org or, for operators, of all orgs."""
-    _top("users", by.value, org, limit, output)
+    _print_ranking("users", by.value, org, limit, output)
 
 
 @app.command()
 def jobs(
     by: Annotated[
-        Cost, typer.Option(help="Rank by credits spent, held, or burned per hour.")
-    ] = Cost.SPENT,
+        JobRanking, typer.Option(help="Rank by credits spent, held, or burned per hour.")
+    ] = JobRanking.SPENT,
     org: Org = None,
     limit: Limit = 10,
     output: Output = Format.TABLE,
 ) -> None:
     """Rank the unfinished jobs of an org."""
     params = {"by": by.value, "org_id": org, "limit": limit}
-    Call(output).get("/v1/top/jobs", JOBS, params, rows=_ranked)
+    ApiCall(output).get("/v1/top/jobs", JOB_COLUMNS, params, rows=_add_ranks)
 
 
-def _top(subject: str, by: str, org: str | None, limit: int, output: Format) -> None:
+def _print_ranking(subject: str, by: str, org: str | None, limit: int, output: Format) -> None:
     params = {"by": by, "org_id": org, "limit": limit}
-    body = Call(output).get(f"/v1/top/{subject}", COLUMNS, params, rows=_ranked)
+    body = ApiCall(output).get(f"/v1/top/{subject}", COLUMNS, params, rows=_add_ranks)
     if output is Format.TABLE:
-        note(fresh(body["as_of"]))
+        print_note(format_age(body["as_of"]))
 
 
-def fresh(as_of: str) -> str:
+def format_age(as_of: str) -> str:
     """The age of a list."""
     if as_of.startswith("1970-"):  # the epoch: no sweep has run yet
         return "not counted yet; the next sweep does this"
-    return f"as of {local_text(as_of)}"
+    return f"as of {format_local(as_of)}"
 
 
-def _ranked(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [{"rank": rank, **one} for rank, one in enumerate(body["items"], 1)]
+def _add_ranks(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [{"rank": rank, **row} for rank, row in enumerate(body["items"], 1)]

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bursar.cli.api_command import Call, Org, Output, Range
-from bursar.cli.output import Format, card, cell, table
+from bursar.cli.api_command import ApiCall, Org, Output, Range
+from bursar.cli.output import Format, format_value, render_card, render_table
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -40,7 +40,7 @@ def usage(
     output: Output = Format.TABLE,
 ) -> None:
     """Show usage and charges of a period."""
-    call = Call(output)
+    call = ApiCall(output)
     names = [name.strip() for name in by.split(",")]
     if TEAM in names:
         names = ["account" if name == TEAM else name for name in names]
@@ -50,13 +50,13 @@ def usage(
         known = ", ".join((TEAM, *COLUMNS))
         raise typer.BadParameter(f"choose from {known}, each once", param_hint="--by")
     columns = (*(column for name in names for column in COLUMNS[name]), *FIGURES)
-    params = {**call.span(span), "org_id": org, "by": ",".join(names), "level": level}
-    call.get("/v1/usage", columns, params, text=lambda body: told_to_people(body, columns))
+    params = {**call.parse_range(span), "org_id": org, "by": ",".join(names), "level": level}
+    call.get("/v1/usage", columns, params, text=lambda body: render_usage(body, columns))
 
 
-def told_to_people(body: Mapping[str, Any], columns: tuple[str, ...]) -> str:
+def render_usage(body: Mapping[str, Any], columns: tuple[str, ...]) -> str:
     """Render the period, the rows and the total."""
-    period = card([(name, cell(name, body[name])) for name in ("from", "to")])
+    period = render_card([(name, format_value(name, body[name])) for name in ("from", "to")])
     total = {columns[0]: "total", **body["total"]}
     rows = [*body["items"], total] if body["items"] else []
-    return f"{period}\n\n{table(columns, rows)}"
+    return f"{period}\n\n{render_table(columns, rows)}"

@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from bursar.cli.api_command import Call, Key, NewId, Org, Output, lists, noun
+from bursar.cli.api_command import ApiCall, Key, NewId, Org, Output, add_list_command, make_group
 from bursar.cli.output import Format
 
-app = noun("Manage the users who spend credits.")
+app = make_group("Manage the users who spend credits.")
 COLUMNS: Final = ("id", "org_id")
 
 
@@ -14,7 +14,7 @@ def create(
     org: Org = None, id: NewId = None, output: Output = Format.TABLE, key: Key = None
 ) -> None:
     """Create a user of an org."""
-    Call(output, key).post("/v1/users", {"org_id": org, "id": id}, COLUMNS)
+    ApiCall(output, key).post("/v1/users", {"org_id": org, "id": id}, COLUMNS)
 
 
-lists(app, "/v1/users", "List the users of an org.", COLUMNS)
+add_list_command(app, "/v1/users", "List the users of an org.", COLUMNS)

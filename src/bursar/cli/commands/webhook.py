@@ -8,24 +8,24 @@ import typer
 from bursar.cli.api_command import (
     After,
     All,
-    Call,
+    ApiCall,
     Id,
     Key,
     Limit,
     NewId,
     Org,
     Output,
-    lists,
-    noun,
-    seconds,
-    uuid,
+    add_list_command,
+    duration_parser,
+    id_parser,
+    make_group,
 )
-from bursar.cli.output import Format, note
+from bursar.cli.output import Format, print_note
 
-app = noun("Send events to a URL.")
+app = make_group("Send events to a URL.")
 COLUMNS: Final = ("id", "url", "events", "account_id")
-MADE: Final = (*COLUMNS, "secret")
-DELIVERIES: Final = (
+CREATED_COLUMNS: Final = (*COLUMNS, "secret")
+DELIVERY_COLUMNS: Final = (
     "number",
     "status",
     "attempts",
@@ -55,7 +55,9 @@ def create(
     account: Annotated[
         str | None,
         typer.Option(
-            metavar="ID", parser=uuid, help="Only events of this account and the accounts below it."
+            metavar="ID",
+            parser=id_parser,
+            help="Only events of this account and the accounts below it.",
         ),
     ] = None,
     org: Org = None,
@@ -65,23 +67,25 @@ def create(
 ) -> None:
     """Create a webhook. The secret that signs its messages is shown only once."""
     body = {"url": url, "events": event or None, "account_id": account, "org_id": org, "id": id}
-    Call(output, key).post("/v1/webhooks", body, MADE)
-    note("save the secret now; it is not shown again")
+    ApiCall(output, key).post("/v1/webhooks", body, CREATED_COLUMNS)
+    print_note("save the secret now; it is not shown again")
 
 
-lists(app, "/v1/webhooks", "List the webhooks of an org. Secrets are never shown.", COLUMNS)
+add_list_command(
+    app, "/v1/webhooks", "List the webhooks of an org. Secrets are never shown.", COLUMNS
+)
 
 
 @app.command()
 def show(id: Id, org: Org = None, output: Output = Format.TABLE) -> None:
     """Show a webhook, without its secret."""
-    Call(output).get(f"/v1/webhooks/{id}", COLUMNS, {"org_id": org})
+    ApiCall(output).get(f"/v1/webhooks/{id}", COLUMNS, {"org_id": org})
 
 
 @app.command()
 def delete(id: Id, org: Org = None, output: Output = Format.TABLE, key: Key = None) -> None:
     """Delete a webhook."""
-    Call(output, key).delete(f"/v1/webhooks/{id}", ("id",), {"org_id": org})
+    ApiCall(output, key).delete(f"/v1/webhooks/{id}", ("id",), {"org_id": org})
 
 
 @app.command()
@@ -90,7 +94,9 @@ def rotate(
     overlap: Annotated[
         int | None,
         typer.Option(
-            metavar="DURATION", parser=seconds, help="Time for which the old secret still signs."
+            metavar="DURATION",
+            parser=duration_parser,
+            help="Time for which the old secret still signs.",
         ),
     ] = None,
     org: Org = None,
@@ -100,8 +106,8 @@ def rotate(
     """Replace a webhook's secret. The old secret also signs during the overlap."""
     columns = ("id", "secret", "overlap_seconds")
     body = {"overlap_seconds": overlap}
-    Call(output, key).post(f"/v1/webhooks/{id}/rotate", body, columns, params={"org_id": org})
-    note("save the secret now; it is not shown again")
+    ApiCall(output, key).post(f"/v1/webhooks/{id}/rotate", body, columns, params={"org_id": org})
+    print_note("save the secret now; it is not shown again")
 
 
 @app.command()
@@ -116,7 +122,9 @@ def deliveries(
 ) -> None:
     """List the deliveries of a webhook and their status."""
     params = {"org_id": org, "status": None if status is None else status.value}
-    Call(output).page(f"/v1/webhooks/{id}/deliveries", DELIVERIES, params, limit, after, all)
+    ApiCall(output).get_page(
+        f"/v1/webhooks/{id}/deliveries", DELIVERY_COLUMNS, params, limit, after, all
+    )
 
 
 @app.command()
@@ -135,4 +143,4 @@ def resend(
     """Deliver an event again, with the same message id."""
     path = f"/v1/webhooks/{id}/deliveries/{number}/resend"
     columns = ("webhook_id", "number", "message_id")
-    Call(output, key).post(path, {}, columns, params={"org_id": org})
+    ApiCall(output, key).post(path, {}, columns, params={"org_id": org})

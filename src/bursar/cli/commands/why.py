@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import typer
 
-from bursar.cli.api_command import Call, Id, Output
-from bursar.cli.output import Format, printable
-from bursar.cli.ranges import local_text
+from bursar.cli.api_command import ApiCall, Id, Output
+from bursar.cli.output import Format, make_printable
+from bursar.cli.ranges import format_local
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -20,9 +20,9 @@ COLUMNS: Final = (
 @app.command()
 def why(id: Id, output: Output = Format.TABLE) -> None:
     """Explain why a job waits, what blocks it, and when it can start."""
-    Call(output).get(f"/v1/jobs/{id}/why", COLUMNS, text=_lines)
+    ApiCall(output).get(f"/v1/jobs/{id}/why", COLUMNS, text=_lines)
 
 
 def _lines(body: Any) -> str:
-    lines = (_INSTANT.sub(lambda match: local_text(match[0]), line) for line in body["lines"])
-    return "\n".join([f"{body['job_id']} is {body['state']}.", *map(printable, lines)])
+    lines = (_INSTANT.sub(lambda match: format_local(match[0]), line) for line in body["lines"])
+    return "\n".join([f"{body['job_id']} is {body['state']}.", *map(make_printable, lines)])

@@ -9,23 +9,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bursar.cli.local_cluster.children import Children, Program
-from bursar.cli.local_cluster.demo_load.sender import Keys, keys_written
-from bursar.cli.local_cluster.nodes import Node, begin_pool, checkpoints_in, program_of
-from bursar.cli.local_cluster.provisioning import MadeUp
-from bursar.cli.sample_data import ORGS, Org
+from bursar.cli.local_cluster.children import ChildProgram, Children
+from bursar.cli.local_cluster.demo_load.sender import TenantKeys, format_keys
+from bursar.cli.local_cluster.nodes import LocalNode, checkpoint_folder, create_pool, make_agent
+from bursar.cli.local_cluster.provisioning import LocalProvisioner
+from bursar.cli.sample_data import ORGS, DemoOrg
 from bursar.client import Client, Problem
 from bursar.core.ids import make_id
 from bursar.service.secrets import read_or_create
 
-KEYS: Final = "demo-keys.json"  # the tenants' API keys; in the state folder
-LOG: Final = "demo.log"
-TIDY_S: Final = 3_600.0  # interval between removals of old checkpoints
-OLD_S: Final = 86_400.0  # longer than any demo job lives
+KEYS_FILE: Final = "demo-keys.json"  # the tenants' API keys; in the state folder
+LOG_FILE: Final = "demo.log"
+CLEANUP_INTERVAL_S: Final = 3_600.0  # interval between removals of old checkpoints
+CHECKPOINT_AGE_MAX_S: Final = 86_400.0  # longer than any demo job lives
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ServiceAccess:
     """The service's URL, an operator key, and the state folder."""
 
     url: str
@@ -38,13 +38,13 @@ class LocalCluster:
 
     def __init__(
         self,
-        setting: Setting,
-        nodes: Sequence[Node],
+        service: ServiceAccess,
+        nodes: Sequence[LocalNode],
         *,
         demo: bool,
-        provisioner: MadeUp | None = None,
+        provisioner: LocalProvisioner | None = None,
     ) -> None:
-        self._setting = setting
+        self._service = service
         self._nodes = nodes
         self._demo = demo
         self._provisioner = provisioner
@@ -52,91 +52,91 @@ class LocalCluster:
         self._lock = (
             threading.RLock()
         )  # reentrant: a signal handler may call `end` while it is held
-        self._ended = threading.Event()
+        self._stop_event = threading.Event()
 
-    def begin(self, told: Callable[[], None]) -> None:
+    def start(self, on_started: Callable[[], None]) -> None:
         """Start in the background, then call `told`. The service must answer meanwhile."""
         if not self._nodes and not self._demo and self._provisioner is None:
-            told()
+            on_started()
             return
-        threading.Thread(target=self._begin, args=(told,), daemon=True).start()
+        threading.Thread(target=self._start, args=(on_started,), daemon=True).start()
 
-    def _begin(self, told: Callable[[], None]) -> None:
+    def _start(self, on_started: Callable[[], None]) -> None:
         try:
-            children = Children(self._programs())
+            children = Children(self._make_programs())
         except Problem as problem:
-            if self._ended.is_set():
+            if self._stop_event.is_set():
                 return
             print(f"bursar: the local cluster did not start: {problem}", file=sys.stderr)
         else:
             with self._lock:
-                if self._ended.is_set():
+                if self._stop_event.is_set():
                     return
                 self._children = children
                 children.start()
                 if self._provisioner is not None:
-                    self._provisioner.begin(children, self._operator)
-        told()
-        while self._demo and not self._ended.wait(TIDY_S):
-            forget_checkpoints(self._setting.folder, time.time() - OLD_S)
+                    self._provisioner.start(children, self._connect_operator)
+        on_started()
+        while self._demo and not self._stop_event.wait(CLEANUP_INTERVAL_S):
+            remove_checkpoints(self._service.folder, time.time() - CHECKPOINT_AGE_MAX_S)
 
-    def _operator(self) -> Client:
-        return Client(self._setting.url, self._setting.key)
+    def _connect_operator(self) -> Client:
+        return Client(self._service.url, self._service.key)
 
-    def _programs(self) -> list[Program]:
-        with self._operator() as operator:
-            begin_pool(operator)
-            found = [program_of(node, operator, self._setting.folder) for node in self._nodes]
-            return [*found, self._demo_load(operator)] if self._demo else found
+    def _make_programs(self) -> list[ChildProgram]:
+        with self._connect_operator() as operator:
+            create_pool(operator)
+            programs = [make_agent(node, operator, self._service.folder) for node in self._nodes]
+            return [*programs, self._make_demo_load(operator)] if self._demo else programs
 
-    def _demo_load(self, operator: Client) -> Program:
+    def _make_demo_load(self, operator: Client) -> ChildProgram:
         """The program that submits the tenants' jobs, with a key for each tenant."""
-        folder = self._setting.folder
-        keys = {org.id: _keys(operator, org) for org in ORGS}
-        read_or_create(folder / KEYS, keys_written(keys))
-        return Program(
+        folder = self._service.folder
+        keys = {org.id: _create_keys(operator, org) for org in ORGS}
+        read_or_create(folder / KEYS_FILE, format_keys(keys))
+        return ChildProgram(
             name="the demo load",
-            arguments=("-P", "-m", "bursar.cli.local_cluster.demo_load", str(folder / KEYS)),
+            arguments=("-P", "-m", "bursar.cli.local_cluster.demo_load", str(folder / KEYS_FILE)),
             environment={"BURSAR_URL": operator.url, "BURSAR_KEY": keys[ORGS[0].id].spend},
-            log=folder / LOG,
+            log=folder / LOG_FILE,
         )
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Ask everything to stop; returns immediately."""
         with self._lock:
-            self._ended.set()
+            self._stop_event.set()
             if self._children is not None:
-                self._children.end()
+                self._children.stop()
 
-    def see_it_end(self) -> None:
+    def wait(self) -> None:
         """Wait until everything has stopped."""
-        self.end()
+        self.stop()
         if self._children is not None:
-            self._children.see_them_end()
+            self._children.wait()
 
 
-def forget_checkpoints(state: Path, before: float) -> None:
+def remove_checkpoints(state: Path, before: float) -> None:
     """Remove checkpoints of demo jobs last modified before a time."""
     for org in ORGS:
-        for folder in checkpoints_in(state).glob(f"{org.id}/*"):
+        for folder in checkpoint_folder(state).glob(f"{org.id}/*"):
             if folder.stat().st_mtime < before:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _keys(operator: Client, org: Org) -> Keys:
-    return Keys(
-        spend=_key(operator, org, "jobs", ["read", "spend"]),
-        issue=_key(operator, org, "purchases", ["read", "issue"]),
+def _create_keys(operator: Client, org: DemoOrg) -> TenantKeys:
+    return TenantKeys(
+        spend=_create_key(operator, org, "jobs", ["read", "spend"]),
+        issue=_create_key(operator, org, "purchases", ["read", "issue"]),
     )
 
 
-def _key(operator: Client, org: Org, name: str, scopes: list[str]) -> str:
+def _create_key(operator: Client, org: DemoOrg, name: str, scopes: list[str]) -> str:
     """Create a key of an org. Repeating the call returns the same key."""
-    request = f"up:demo:key:{name}"
-    ask = {
-        "id": make_id(org.id, request, "key", 0),
+    idempotency_key = f"up:demo:key:{name}"
+    body = {
+        "id": make_id(org.id, idempotency_key, "key", 0),
         "name": name,
         "scopes": scopes,
         "account_id": org.account(""),
     }
-    return str(operator.post("/v1/keys", ask, key=request).body["key"])
+    return str(operator.post("/v1/keys", body, key=idempotency_key).body["key"])

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bursar.cli.local_cluster.children import Children
-from bursar.cli.local_cluster.nodes import NODES_MAX, Node, folder_of, program_of
+from bursar.cli.local_cluster.nodes import NODES_MAX, LocalNode, make_agent, node_folder
 from bursar.client import Client, Problem
 from bursar.core.dispatch.node_orders import NodeOrder, ProviderReply
 from bursar.core.instant import SECOND
 from bursar.service.pools.provisioning import Answer, NotDone
 
 
-class MadeUp:
+class LocalProvisioner:
     """A provisioner of nodes with simulated GPUs."""
 
     def __init__(self, folder: Path) -> None:
@@ -27,54 +27,56 @@ class MadeUp:
         self._operator: Callable[[], Client] | None = None
         self._lock = threading.Lock()
 
-    def begin(self, children: Children, operator: Callable[[], Client]) -> None:
+    def start(self, children: Children, operator: Callable[[], Client]) -> None:
         """Accept orders from now on; nodes run as `children`."""
         with self._lock:
             self._children, self._operator = children, operator
 
     def order(self, pool: str, order: NodeOrder) -> Answer:
         """Start a node after the delay of its offer."""
-        children, operator = self._begun()
+        children, operator = self._require_started()
         with self._lock:
-            mine = self._names.setdefault(pool, {})
-            if order.id not in mine and sum(map(len, self._names.values())) >= NODES_MAX:
+            program_names = self._names.setdefault(pool, {})
+            if order.id not in program_names and sum(map(len, self._names.values())) >= NODES_MAX:
                 return Answer(ProviderReply.NO, f"the maximum is {NODES_MAX} nodes")
-        of = order.node
-        node = Node(of.id, of.gpus, of.gpu_type, of.slots, of.memory_gib)
+        ordered = order.node
+        node = LocalNode(
+            ordered.id, ordered.gpus, ordered.gpu_type, ordered.slots, ordered.memory_gib
+        )
         try:
             with operator() as client:
-                program = program_of(node, client, self._folder, pool)
+                program = make_agent(node, client, self._folder, pool)
         except Problem as problem:
             raise NotDone(str(problem)) from problem
         # A node that was already there starts without delay.
         delay = order.ready_by - order.ordered_at if order.there_at is None else 0
         children.add(program, delay / SECOND)
         with self._lock:
-            mine[order.id] = program.name
+            program_names[order.id] = program.name
         return Answer(ProviderReply.YES)
 
     def remove(self, pool: str, order: NodeOrder) -> Answer:
         """Stop a node and remove its folder."""
-        children, _ = self._begun()
+        children, _ = self._require_started()
         with self._lock:
             name = self._names.get(pool, {}).get(order.id)
         if name is not None and not children.remove(name):
             return Answer(None)
-        shutil.rmtree(folder_of(order.node.id, self._folder), ignore_errors=True)
+        shutil.rmtree(node_folder(order.node.id, self._folder), ignore_errors=True)
         with self._lock:
             self._names.get(pool, {}).pop(order.id, None)
         return Answer(ProviderReply.REMOVED)
 
     def listed(self, pool: str) -> frozenset[str]:
         """The orders whose nodes run or will run."""
-        self._begun()
+        self._require_started()
         with self._lock:
             return frozenset(self._names.get(pool, ()))
 
     def close(self) -> None:
         """Nothing to release."""
 
-    def _begun(self) -> tuple[Children, Callable[[], Client]]:
+    def _require_started(self) -> tuple[Children, Callable[[], Client]]:
         with self._lock:
             if self._children is None or self._operator is None:
                 raise NotDone("the service is still starting")

@@ -12,22 +12,22 @@ import sys
 
 from rich.console import Console
 
-from bursar.cli.walkthrough.environment import Stuck, staged
+from bursar.cli.walkthrough.environment import WalkthroughFailed, open_stage
 from bursar.cli.walkthrough.scenes import SCENES
 from bursar.client.problem import Problem
 
-__all__ = ["NAMES", "play"]
+__all__ = ["NAMES", "play_scene"]
 
 NAMES = tuple(SCENES)
 
 
-def play(name: str) -> int:
+def play_scene(name: str) -> int:
     """Run a walkthrough and print it; the exit status."""
     console = Console(highlight=False, soft_wrap=True)
     try:
-        with staged(console) as stage:
+        with open_stage(console) as stage:
             SCENES[name](stage)
             return 0 if stage.check() else 1
-    except (Stuck, Problem) as error:
+    except (WalkthroughFailed, Problem) as error:
         print(f"bursar: the walkthrough failed: {error}", file=sys.stderr)
         return 2

@@ -18,22 +18,22 @@ from uuid import uuid4
 from rich.console import Console
 
 from bursar.cli.credentials import KEY_VARIABLE, URL_VARIABLE
-from bursar.cli.walkthrough.event_log import Watching
-from bursar.cli.walkthrough.format import Page
+from bursar.cli.walkthrough.event_log import EventLog
+from bursar.cli.walkthrough.format import TextPage
 from bursar.client import Client, Problem
 from bursar.core.money import CREDIT
 
-PATIENCE_S: Final = 180.0  # timeout for every step
-LOOK_S: Final = 0.2
+STEP_TIMEOUT_S: Final = 180.0  # timeout for every step
+POLL_INTERVAL_S: Final = 0.2
 RATE: Final = 3_600 * CREDIT  # per GPU-hour: one credit per GPU-second
 
 
-class Stuck(Exception):
+class WalkthroughFailed(Exception):
     """A step of a walkthrough timed out or failed."""
 
 
 @dataclass(slots=True)
-class Org:
+class SceneOrg:
     """An org of the walkthrough."""
 
     id: str
@@ -46,90 +46,92 @@ class Stage:
     """The running service, pool and node of a walkthrough."""
 
     client: Client
-    page: Page
+    page: TextPage
     folder: Path
     pool: str
     gpu: str  # a type unique to this pool, so that it gets no other jobs
     node_key: str
-    watching: Watching
+    event_log: EventLog
     _agent: "subprocess.Popen[bytes] | None" = field(default=None)
 
     # Output
 
-    def heading(self, title: str) -> None:
+    def print_heading(self, title: str) -> None:
         """Print a heading."""
-        self.page.heading(title)
+        self.page.print_heading(title)
 
-    def say(self, text: str) -> None:
+    def print_paragraph(self, text: str) -> None:
         """Print a paragraph, after all events so far."""
-        self.watching.look()
-        self.page.say(text)
+        self.event_log.print_new()
+        self.page.print_paragraph(text)
 
     # Orgs
 
-    def org(self, name: str, tier: str) -> Org:
+    def create_org(self, name: str, tier: str) -> SceneOrg:
         """Create an org in a tier, with its own price."""
-        made = self.client.post("/v1/orgs", {"name": name, "tier": tier}).body
+        created = self.client.post("/v1/orgs", {"name": name, "tier": tier}).body
         rates = [{"gpu_type": self.gpu, "micros_per_gpu_hour": RATE}]
-        self.client.post("/v1/prices", {"org_id": made["id"], "rates": rates})
-        org = Org(made["id"], made["account_id"], name)
-        self.watching.add_org(org.id, org.account, name)
+        self.client.post("/v1/prices", {"org_id": created["id"], "rates": rates})
+        org = SceneOrg(created["id"], created["account_id"], name)
+        self.event_log.add_org(org.id, org.account, name)
         return org
 
-    def grant(self, org: Org, credits: int, label: str, **more: Any) -> None:
+    def issue(self, org: SceneOrg, credits: int, label: str, **fields: Any) -> None:
         """Issue credits to an org."""
-        ask = {"account_id": org.account, "amount_micros": credits * CREDIT, **more}
-        made = self.client.post("/v1/grants", {"kind": "paid", **ask}).body
-        self.watching.name(made["id"], label)
+        body = {"account_id": org.account, "amount_micros": credits * CREDIT, **fields}
+        created = self.client.post("/v1/grants", {"kind": "paid", **body}).body
+        self.event_log.set_name(created["id"], label)
 
     # Jobs
 
-    def job(
-        self, org: Org, *command: str, gpus: int = 1, key: str | None = None, **more: Any
+    def submit(
+        self, org: SceneOrg, *command: str, gpus: int = 1, key: str | None = None, **fields: Any
     ) -> str:
         """Submit a job."""
-        ask = {
+        body = {
             "account_id": org.account,
             "command": list(command),
             "gpus": {"count": gpus, "types": [self.gpu]},
             "pool": self.pool,
-            **more,
+            **fields,
         }
-        told = self.client.post("/v1/jobs", ask, key=key).body
-        self.watching.add_job(told["id"], org.id)
-        id: str = told["id"]
+        job = self.client.post("/v1/jobs", body, key=key).body
+        self.event_log.add_job(job["id"], org.id)
+        id: str = job["id"]
         return id
 
-    def state(self, job: str) -> Mapping[str, Any]:
+    def load_job(self, job: str) -> Mapping[str, Any]:
         """Read a job."""
-        found: Mapping[str, Any] = self.client.get(f"/v1/jobs/{job}").body
-        return found
+        body: Mapping[str, Any] = self.client.get(f"/v1/jobs/{job}").body
+        return body
 
-    def until(self, job: str, *states: str) -> Mapping[str, Any]:
+    def wait_for_state(self, job: str, *states: str) -> Mapping[str, Any]:
         """Wait until a job is in one of these states."""
-        found: Mapping[str, Any] = self.wait(
-            lambda: self._in(job, states), f"job {' or '.join(states)}"
+        loaded: Mapping[str, Any] = self.wait(
+            lambda: self._job_in_state(job, states), f"job {' or '.join(states)}"
         )
-        return found
+        return loaded
 
-    def _in(self, job: str, states: tuple[str, ...]) -> Mapping[str, Any] | None:
-        found = self.state(job)
-        return found if found["state"] in states else None
+    def _job_in_state(self, job: str, states: tuple[str, ...]) -> Mapping[str, Any] | None:
+        loaded = self.load_job(job)
+        return loaded if loaded["state"] in states else None
 
-    def wait(self, true: Callable[[], Any], what: str) -> Any:
+    def wait(self, condition: Callable[[], Any], what: str) -> Any:
         """Wait for a condition and print all events meanwhile."""
-        ends = time.monotonic() + PATIENCE_S
-        while not (found := true()):
-            self.watching.look()
-            if time.monotonic() > ends:
-                raise Stuck(f"timed out after {PATIENCE_S:.0f} s waiting for: {what}")
-            time.sleep(LOOK_S)
-        self.watching.look()
-        return found
+        deadline = time.monotonic() + STEP_TIMEOUT_S
+        while not (result := condition()):
+            self.event_log.print_new()
+            if time.monotonic() > deadline:
+                raise WalkthroughFailed(
+                    f"timed out after {STEP_TIMEOUT_S:.0f} s waiting for: {what}"
+                )
+            time.sleep(POLL_INTERVAL_S)
+        self.event_log.print_new()
+        return result
 
-    def after(self, job: str, seconds: float) -> None:
+    def wait_for_run_time(self, job: str, seconds: float) -> None:
         """Wait until a job has run for `seconds`."""
-        self.until(job, "running")
+        self.wait_for_state(job, "running")
         ends = time.monotonic() + seconds
         self.wait(lambda: time.monotonic() >= ends, "the time to pass")
 
@@ -150,11 +152,11 @@ class Stage:
                 stderr=log,
                 start_new_session=True,
             )
-        self.wait(self._node_is_there, "the node to register")
+        self.wait(self._has_node, "the node to register")
 
-    def _node_is_there(self) -> bool:
+    def _has_node(self) -> bool:
         pools = self.client.get("/v1/pools").body["pools"]
-        return any(one["id"] == self.pool and one["nodes"] for one in pools)
+        return any(pool["id"] == self.pool and pool["nodes"] for pool in pools)
 
     def kill_node(self) -> None:
         """Kill the agent with SIGKILL. Its processes end when their leases expire."""
@@ -162,7 +164,7 @@ class Stage:
         self._agent.kill()
         self._agent.wait()
 
-    def end_node(self) -> None:
+    def stop_node(self) -> None:
         """Stop the agent with SIGTERM."""
         if self._agent is not None and self._agent.poll() is None:
             self._agent.send_signal(signal.SIGTERM)
@@ -170,43 +172,43 @@ class Stage:
 
     # The end
 
-    def leave_nothing(self) -> None:
+    def cancel_unfinished(self) -> None:
         """Cancel unfinished jobs after an interrupted walkthrough."""
         with suppress(Problem):
-            for job in self.watching.not_over():
+            for job in self.event_log.unfinished_jobs():
                 self.client.post(f"/v1/jobs/{job}/cancel", {})
 
     def check(self) -> bool:
         """Print the final balances; True if they are consistent."""
-        self.heading("The books")
-        return self.watching.check(self.page)
+        self.print_heading("The books")
+        return self.event_log.check(self.page)
 
 
 @contextmanager
-def staged(console: Console) -> Iterator[Stage]:
+def open_stage(console: Console) -> Iterator[Stage]:
     """Set up on the service that BURSAR_URL names, or on a temporary one."""
     folder = Path(tempfile.mkdtemp(prefix="bursar-walkthrough-"))
     folder.chmod(0o711)  # the database user must be able to enter it
     try:
-        with _service(folder) as (url, key), Client(url, key) as client:
-            stage = begun(client, console, folder)
+        with _open_service(folder) as (url, key), Client(url, key) as client:
+            stage = set_up_stage(client, console, folder)
             try:
                 yield stage
             finally:
-                stage.leave_nothing()
-                stage.end_node()
+                stage.cancel_unfinished()
+                stage.stop_node()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def _service(folder: Path) -> Iterator[tuple[str, str]]:
+def _open_service(folder: Path) -> Iterator[tuple[str, str]]:
     """The URL of a service and an operator key for it."""
     if URL_VARIABLE in os.environ:
         yield os.environ[URL_VARIABLE], os.environ.get(KEY_VARIABLE, "")
         return
-    told = folder / "up.json"
-    with told.open("wb") as out, (folder / "up.log").open("wb") as errors:
+    info_file = folder / "up.json"
+    with info_file.open("wb") as out, (folder / "up.log").open("wb") as errors:
         process = subprocess.Popen(
             [
                 *(sys.executable, "-P", "-m", "bursar", "up", "--port", "0", "--json"),
@@ -217,28 +219,28 @@ def _service(folder: Path) -> Iterator[tuple[str, str]]:
             start_new_session=True,
         )
     try:
-        found = _told(process, told)
-        yield found["url"], found["admin_key"]
+        info = _wait_for_info(process, info_file)
+        yield info["url"], info["admin_key"]
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait()
 
 
-def _told(process: "subprocess.Popen[bytes]", told: Path) -> Any:
-    ends = time.monotonic() + PATIENCE_S
-    while not told.read_text().endswith("\n"):
-        if process.poll() is not None or time.monotonic() > ends:
-            said = told.with_name("up.log").read_text(errors="replace").strip()
-            raise Stuck(f"the service did not start: {said.rpartition(chr(10))[2]}")
-        time.sleep(LOOK_S)
-    return json.loads(told.read_text())
+def _wait_for_info(process: "subprocess.Popen[bytes]", info_file: Path) -> Any:
+    deadline = time.monotonic() + STEP_TIMEOUT_S
+    while not info_file.read_text().endswith("\n"):
+        if process.poll() is not None or time.monotonic() > deadline:
+            errors = info_file.with_name("up.log").read_text(errors="replace").strip()
+            raise WalkthroughFailed(f"the service did not start: {errors.rpartition(chr(10))[2]}")
+        time.sleep(POLL_INTERVAL_S)
+    return json.loads(info_file.read_text())
 
 
-def begun(client: Client, console: Console, folder: Path) -> Stage:
+def set_up_stage(client: Client, console: Console, folder: Path) -> Stage:
     """Set up on a running service: create a pool and a key for its node."""
     pool = f"walk-{uuid4().hex[:8]}"
     client.post("/v1/pools", {"id": pool})
-    ask = {"name": f"node of {pool}", "scopes": ["work"], "node": f"{pool}/n1"}
-    key = client.post("/v1/keys", ask).body["key"]
-    gpu, watching = f"H100-{pool}", Watching(client, console)
-    return Stage(client, Page(console), folder, pool, gpu, key, watching)
+    body = {"name": f"node of {pool}", "scopes": ["work"], "node": f"{pool}/n1"}
+    key = client.post("/v1/keys", body).body["key"]
+    gpu, watching = f"H100-{pool}", EventLog(client, console)
+    return Stage(client, TextPage(console), folder, pool, gpu, key, watching)

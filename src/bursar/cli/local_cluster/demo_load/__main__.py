@@ -3,13 +3,13 @@
 import sys
 from pathlib import Path
 
-from bursar.cli.local_cluster.demo_load.sender import keys_in, send
-from bursar.cli.signals import told_to_stop
+from bursar.cli.local_cluster.demo_load.sender import load_keys, run_tenants
+from bursar.cli.signals import stop_event_on_signals
 
 
 def main(keys: Path, seed: int) -> None:
     """Submit jobs with the tenants' keys from a file."""
-    send(keys_in(keys), seed, told_to_stop())
+    run_tenants(load_keys(keys), seed, stop_event_on_signals())
 
 
 if __name__ == "__main__":

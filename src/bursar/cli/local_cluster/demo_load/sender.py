@@ -1,4 +1,4 @@
-"""Asking for jobs, cancelling some, buying credits when they run low: over HTTP, for days."""
+"""Runs the demo's tenants: they submit and cancel jobs, and buy credits when they run low."""
 
 import json
 import sys
@@ -10,113 +10,125 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from bursar.cli.credentials import access
-from bursar.cli.local_cluster.demo_load.mix import HABITS, Habit
-from bursar.cli.sample_data import ORGS, Org
+from bursar.cli.credentials import find_access
+from bursar.cli.local_cluster.demo_load.mix import HABITS, TenantHabit
+from bursar.cli.sample_data import ORGS, DemoOrg
 from bursar.client import Client, Problem
 
-TICK_S: Final = 0.5
-REFUSED_S: Final = 15.0  # for how long a tenant that was refused asks for nothing
-TROUBLE_S: Final = 3.0  # or one that could not be heard
-GIVEN_UP_S: Final = 20.0  # before a job is cancelled that has used up its credits
-LOOK_AT_MONEY_S: Final = 60.0
-LOW: Final = 4  # credits are bought when less than one part in so many is left of the purchase
+POLL_INTERVAL_S: Final = 0.5
+PAUSE_AFTER_REFUSAL_S: Final = 15.0
+PAUSE_AFTER_ERROR_S: Final = 3.0
+CANCEL_UNPAID_AFTER_S: Final = 20.0
+BALANCE_INTERVAL_S: Final = 60.0
+LOW_BALANCE_DIVISOR: Final = 4  # buy when less than a quarter of a purchase is left
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
-    """What a tenant calls with."""
+class TenantKeys:
+    """The API keys of a tenant."""
 
-    spend: str  # looks, and asks for jobs
+    spend: str  # reads and submits jobs
     issue: str  # buys credits
 
 
-def keys_in(path: Path) -> dict[str, Keys]:
-    """The keys in a file, by org."""
-    return {org: Keys(**keys) for org, keys in json.loads(path.read_text()).items()}
+def load_keys(path: Path) -> dict[str, TenantKeys]:
+    """Read a file of keys, by org."""
+    return {org: TenantKeys(**keys) for org, keys in json.loads(path.read_text()).items()}
 
 
-def keys_written(keys: Mapping[str, Keys]) -> str:
-    """What such a file says."""
-    return json.dumps({org: {"spend": one.spend, "issue": one.issue} for org, one in keys.items()})
+def format_keys(keys: Mapping[str, TenantKeys]) -> str:
+    """The content of a file of keys."""
+    return json.dumps(
+        {org: {"spend": org_keys.spend, "issue": org_keys.issue} for org, org_keys in keys.items()}
+    )
 
 
-def send(keys: Mapping[str, Keys], seed: int, stopped: threading.Event) -> None:
-    """Let every tenant do what it does, until told to stop."""
-    known, url = {org.name: org for org in ORGS}, access().url
+def run_tenants(keys: Mapping[str, TenantKeys], seed: int, stop_event: threading.Event) -> None:
+    """Run all tenants until the event is set."""
+    orgs, url = {org.name: org for org in ORGS}, find_access().url
     tenants = [
-        Tenant(habit, known[habit.org], url, keys[known[habit.org].id], Random(f"{seed} {number}"))
+        DemoTenant(
+            habit, orgs[habit.org], url, keys[orgs[habit.org].id], Random(f"{seed} {number}")
+        )
         for number, habit in enumerate(HABITS)
     ]
-    while not stopped.wait(TICK_S):
+    while not stop_event.wait(POLL_INTERVAL_S):
         for tenant in tenants:
-            tenant.look()
-            if stopped.is_set():
+            tenant.step()
+            if stop_event.is_set():
                 break
 
 
 @dataclass(slots=True)
-class Tenant:
-    """One tenant: what it has asked for, and what it will do next."""
+class DemoTenant:
+    """One tenant, with its planned submissions and cancellations."""
 
-    habit: Habit
-    org: Org
+    habit: TenantHabit
+    org: DemoOrg
     url: str
-    keys: Keys
-    chance: Random
-    _spending: Client = field(init=False)
-    _buying: Client = field(init=False)
-    _next_at: float = 0.0
-    _money_at: float = 0.0
+    keys: TenantKeys
+    rng: Random
+    _spend_client: Client = field(init=False)
+    _issue_client: Client = field(init=False)
+    _submit_at: float = 0.0
+    _check_balance_at: float = 0.0
     _cancels: list[tuple[float, str]] = field(default_factory=list)  # when, which job
 
     def __post_init__(self) -> None:
-        self._spending = Client(self.url, self.keys.spend, tries=1)
-        self._buying = Client(self.url, self.keys.issue, tries=1)
+        self._spend_client = Client(self.url, self.keys.spend, tries=1)
+        self._issue_client = Client(self.url, self.keys.issue, tries=1)
 
-    def look(self) -> None:
-        """Do what it is time for; what fails is tried again a while later."""
+    def step(self) -> None:
+        """Do what is due. After an error, the tenant pauses."""
         now = time.monotonic()
         try:
-            if now >= self._money_at:
-                self._money_at = now + LOOK_AT_MONEY_S
-                self._buy()
-            self._cancel(now)
-            if now >= self._next_at:
-                self._next_at = now + self.chance.uniform(*self.habit.pause_s)
-                self._ask()
+            if now >= self._check_balance_at:
+                self._check_balance_at = now + BALANCE_INTERVAL_S
+                self._buy_if_low()
+            self._cancel_due(now)
+            if now >= self._submit_at:
+                self._submit_at = now + self.rng.uniform(*self.habit.pause_s)
+                self._submit()
         except Problem as problem:
-            self._next_at = now + (REFUSED_S if 400 <= problem.status < 500 else TROUBLE_S)
+            self._submit_at = now + (
+                PAUSE_AFTER_REFUSAL_S if 400 <= problem.status < 500 else PAUSE_AFTER_ERROR_S
+            )
             print(f"{self.org.name}: {problem.code}: {problem.detail}", file=sys.stderr, flush=True)
 
-    def _ask(self) -> None:
-        """Ask for jobs, unless enough of them are not over."""
-        alive = self._spending.get("/v1/jobs", {"unfinished": True, "limit": 100}).body["items"]
-        self._give_up([one["id"] for one in alive if one["state"] == "out_of_credits"])
-        for _ in range(min(self.habit.burst, self.habit.alive_max - len(alive))):
-            wish = self.habit.draw(self.chance)
-            body = wish.body(self.org.account(wish.project), self.chance.choice(self.org.users))
-            job = self._spending.post("/v1/jobs", body).body["id"]
-            if wish.cancel_after_s is not None:
-                self._cancels.append((time.monotonic() + wish.cancel_after_s, job))
+    def _submit(self) -> None:
+        """Submit jobs, up to the tenant's limit of unfinished ones."""
+        unfinished = self._spend_client.get("/v1/jobs", {"unfinished": True, "limit": 100}).body[
+            "items"
+        ]
+        self._plan_cancellation(
+            [job["id"] for job in unfinished if job["state"] == "out_of_credits"]
+        )
+        for _ in range(min(self.habit.burst, self.habit.unfinished_max - len(unfinished))):
+            demo_job = self.habit.draw(self.rng)
+            body = demo_job.body(
+                self.org.account(demo_job.project), self.rng.choice(self.org.users)
+            )
+            job = self._spend_client.post("/v1/jobs", body).body["id"]
+            if demo_job.cancel_after_s is not None:
+                self._cancels.append((time.monotonic() + demo_job.cancel_after_s, job))
 
-    def _give_up(self, jobs: list[str]) -> None:
-        """Let jobs go whose credits are used up, a while after that is seen."""
+    def _plan_cancellation(self, jobs: list[str]) -> None:
+        """Plan to cancel jobs that ran out of credits."""
         known = {job for _, job in self._cancels}
-        at = time.monotonic() + GIVEN_UP_S
+        at = time.monotonic() + CANCEL_UNPAID_AFTER_S
         self._cancels += [(at, job) for job in jobs if job not in known]
 
-    def _cancel(self, now: float) -> None:
-        """Change one's mind about jobs; who is over already stays as it is."""
+    def _cancel_due(self, now: float) -> None:
+        """Cancel the jobs whose time has come; finished ones stay as they are."""
         due = [job for at, job in self._cancels if at <= now]
         self._cancels = [(at, job) for at, job in self._cancels if at > now]
         for job in due:
-            self._spending.post(f"/v1/jobs/{job}/cancel", {})
+            self._spend_client.post(f"/v1/jobs/{job}/cancel", {})
 
-    def _buy(self) -> None:
-        """Buy credits as at first, if few of them are left."""
+    def _buy_if_low(self) -> None:
+        """Buy credits again if few are left."""
         account = self.org.account("")
-        balance = self._buying.get(f"/v1/accounts/{account}/balance").body
-        if balance["owned"]["available_micros"] * LOW < self.org.bought:
-            ask = {"account_id": account, "amount_micros": self.org.bought, "kind": "paid"}
-            self._buying.post("/v1/grants", {**ask, "source": "bought again"})
+        balance = self._issue_client.get(f"/v1/accounts/{account}/balance").body
+        if balance["owned"]["available_micros"] * LOW_BALANCE_DIVISOR < self.org.purchase:
+            body = {"account_id": account, "amount_micros": self.org.purchase, "kind": "paid"}
+            self._issue_client.post("/v1/grants", {**body, "source": "bought again"})

@@ -1,4 +1,4 @@
-"""What happens on the tour: an org, its clock, and the commands it is asked, through the core."""
+"""The story of the ledger walkthrough: one org in memory, its clock and its commands."""
 
 from typing import Final, TypeVar
 
@@ -42,7 +42,7 @@ from bursar.core.money import CREDIT, Micros
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Refusal
 
-NINE: Final[Instant] = 1_772_438_400_000_000  # Monday 2 March 2026, 9:00 in Berlin
+DAY_START: Final[Instant] = 1_772_438_400_000_000  # Monday 2 March 2026, 9:00 in Berlin
 ZONE: Final = "Europe/Berlin"
 
 LAB, VISION, TRAINING = AccountId("lab"), AccountId("vision"), AccountId("training")
@@ -71,68 +71,68 @@ PRICES: Final = PriceBook(
 E = TypeVar("E", bound=Event)
 
 
-def clock(hour: int, minute: int = 0) -> Instant:
-    """That time of the tour's first day; hours go on counting after midnight."""
-    return NINE + (hour - 9) * HOUR + minute * MINUTE
+def time_of_day(hour: int, minute: int = 0) -> Instant:
+    """A time on the first day; hours above 24 are on the following days."""
+    return DAY_START + (hour - 9) * HOUR + minute * MINUTE
 
 
-def ms(minutes: int) -> int:
+def minutes_in_ms(minutes: int) -> int:
     """Minutes as milliseconds."""
     return minutes * MINUTE // 1_000
 
 
 class Story:
-    """One org's journal and its present instant."""
+    """One org's journal and its current time."""
 
     def __init__(self) -> None:
         self.journal: Final = Journal(PRICES)
-        self.now = NINE
+        self.now = DAY_START
         self._charges = 0
-        self.does(AddAccount(account=LAB, parent=None, name="Lab", time_zone=ZONE))
-        self.does(AddAccount(account=VISION, parent=LAB, name="Vision team"))
-        self.does(AddAccount(account=TRAINING, parent=VISION, name="Training"))
-        self.does(AddUser(user=TRAINER))
+        self.run_command(AddAccount(account=LAB, parent=None, name="Lab", time_zone=ZONE))
+        self.run_command(AddAccount(account=VISION, parent=LAB, name="Vision team"))
+        self.run_command(AddAccount(account=TRAINING, parent=VISION, name="Training"))
+        self.run_command(AddUser(user=TRAINER))
 
-    # Asking
+    # Commands
 
-    def asks(self, command: Command) -> tuple[Event, ...] | Refusal:
-        """Ask for something that may be refused."""
+    def try_command(self, command: Command) -> tuple[Event, ...] | Refusal:
+        """Run a command that may be refused."""
         return self.journal.do(command, self.now)
 
-    def does(self, command: Command) -> tuple[Event, ...]:
-        """Ask for something that the tour cannot go on without."""
-        outcome = self.asks(command)
+    def run_command(self, command: Command) -> tuple[Event, ...]:
+        """Run a command that must succeed."""
+        outcome = self.try_command(command)
         if isinstance(outcome, Refusal):
-            raise RuntimeError(f"the tour cannot go on: {command} got {outcome}")
+            raise RuntimeError(f"the walkthrough cannot continue: {command} got {outcome}")
         return outcome
 
-    def issues_three_grants(self) -> None:
-        """Paid credits of the lab, a promotion of the team, and one of the project for H100s."""
+    def issue_grants(self) -> None:
+        """Issue paid credits to the lab and promotions to the team and, for H100s, the project."""
         trial = GrantPolicy(gpu_types=frozenset(H100.gpu_types), max_share_ppm=250_000)
-        self.does(Issue(grant=BOUGHT, account=LAB, amount=50 * CREDIT, kind=CreditKind.PAID))
-        self.does(
+        self.run_command(Issue(grant=BOUGHT, account=LAB, amount=50 * CREDIT, kind=CreditKind.PAID))
+        self.run_command(
             Issue(
                 grant=SPRING,
                 account=VISION,
                 amount=20 * CREDIT,
                 kind=CreditKind.PROMO,
-                expires_at=clock(12),
+                expires_at=time_of_day(12),
             )
         )
-        self.does(
+        self.run_command(
             Issue(
                 grant=TRIAL,
                 account=TRAINING,
                 amount=30 * CREDIT,
                 kind=CreditKind.PROMO,
-                expires_at=clock(12) + 7 * DAY,
+                expires_at=time_of_day(12) + 7 * DAY,
                 policy=trial,
             )
         )
 
-    def sets_a_budget(self) -> None:
-        """The project may spend so much a day, and not more."""
-        self.does(
+    def set_budget(self) -> None:
+        """Set a hard daily budget for the project."""
+        self.run_command(
             SetBudget(
                 budget=DAILY,
                 target=BudgetTarget(account=TRAINING),
@@ -142,32 +142,38 @@ class Story:
             )
         )
 
-    def reserve(self, hold: HoldId, minutes: int) -> Reserve:
-        """A hold for a job on H100s that runs at most so long; its limit is two hours beyond."""
+    def make_reserve(self, hold: HoldId, minutes: int) -> Reserve:
+        """The command that holds credits for a job on H100s; the hold expires two hours later."""
         return Reserve(
             hold=hold,
             account=TRAINING,
             user=TRAINER,
-            run_ms=ms(minutes),
+            run_ms=minutes_in_ms(minutes),
             context=H100,
             expires_at=self.now + (minutes + 120) * MINUTE,
         )
 
-    def reading(self, hold: HoldId, minutes: int) -> tuple[Event, ...]:
-        """The job says how long it has run so far."""
-        return self.does(Charge(charge=self._charge_id(), hold=hold, run_ms=ms(minutes)))
+    def send_reading(self, hold: HoldId, minutes: int) -> tuple[Event, ...]:
+        """Charge the job's total run time so far."""
+        return self.run_command(
+            Charge(charge=self._charge_id(), hold=hold, run_ms=minutes_in_ms(minutes))
+        )
 
     def settle(self, hold: HoldId, minutes: int) -> tuple[Event, ...]:
-        """The job has ended; this is its last reading."""
-        return self.does(Settle(charge=self._charge_id(), hold=hold, run_ms=ms(minutes)))
+        """Settle the hold with the job's final run time."""
+        return self.run_command(
+            Settle(charge=self._charge_id(), hold=hold, run_ms=minutes_in_ms(minutes))
+        )
 
-    def late_reading(self, hold: HoldId, minutes: int) -> tuple[Event, ...]:
-        """A reading that was still on its way when the hold was settled."""
-        return self.does(BookLate(charge=self._charge_id(), hold=hold, run_ms=ms(minutes)))
+    def send_late_reading(self, hold: HoldId, minutes: int) -> tuple[Event, ...]:
+        """Book a reading that arrived after the hold was settled."""
+        return self.run_command(
+            BookLate(charge=self._charge_id(), hold=hold, run_ms=minutes_in_ms(minutes))
+        )
 
-    def tops_up(self) -> tuple[Event, ...]:
-        """More credits are bought."""
-        return self.does(
+    def buy_credits(self) -> tuple[Event, ...]:
+        """Buy more credits."""
+        return self.run_command(
             Issue(
                 grant=TOP_UP,
                 account=LAB,
@@ -181,37 +187,37 @@ class Story:
         self._charges += 1
         return ChargeId(f"charge-{self._charges}")
 
-    # Looking
+    # Queries
 
     def grant(self, grant: GrantId) -> Grant:
-        """A grant as it is now."""
+        """A grant at the current time."""
         with view_at(self.journal.books, self.now) as books:
             return require(books.grants, grant)
 
     def hold(self, hold: HoldId) -> Hold:
-        """A hold as it is now."""
+        """A hold at the current time."""
         with view_at(self.journal.books, self.now) as books:
             return require(books.holds, hold)
 
     def spendable(self, account: AccountId, context: Context) -> list[Grant]:
-        """The grants that an account may spend on something now, in spend order."""
+        """The grants that an account can spend in this context, in spend order."""
         with view_at(self.journal.books, self.now) as books:
             return list(books.spendable(books.path(account), context))
 
     def counted(self, budget: BudgetId) -> Micros:
-        """What a budget counts now."""
+        """The amount that counts in a budget now."""
         with view_at(self.journal.books, self.now) as books:
             return counted_in(
                 books, ApplicableBudget(require(books.budgets, budget), None), self.now
             )
 
     def debt(self) -> Debt | None:
-        """The oldest debt, if something is owed."""
+        """The oldest open debt, if there is one."""
         with view_at(self.journal.books, self.now) as books:
             return next((debt for _, debt in books.debts.items() if debt.owed), None)
 
 
-def only(kind: type[E], events: tuple[Event, ...]) -> E:
-    """The one event of that kind."""
-    (found,) = [event for event in events if isinstance(event, kind)]
-    return found
+def only_event(kind: type[E], events: tuple[Event, ...]) -> E:
+    """The only event of a type."""
+    (event_of_kind,) = [event for event in events if isinstance(event, kind)]
+    return event_of_kind

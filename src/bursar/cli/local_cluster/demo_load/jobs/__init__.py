@@ -1,1 +1,1 @@
-"""What the jobs of a demonstration run: programs of their own, which know nothing of ours."""
+"""The programs that demo jobs run. They import nothing of Bursar."""

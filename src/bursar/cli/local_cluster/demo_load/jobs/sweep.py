@@ -1,4 +1,4 @@
-"""A search that keeps nothing on its way: so many trials of a second.
+"""A search without checkpoints; each trial takes a second.
 
 python sweep.py TRIALS
 """
@@ -8,7 +8,7 @@ import time
 
 
 def main(trials: int) -> None:
-    """Try, and say so."""
+    """Run the trials."""
     for trial in range(trials):
         sum(n * n for n in range(20_000))
         time.sleep(1)
