@@ -15,8 +15,8 @@ from collections import Counter
 from pathlib import Path
 
 from bursar.store.database import URL_VARIABLE, open_database
-from tests.service.chaos import FAULTS, Seen, round_of_chaos
 from tests.support.databases import new_state
+from tests.support.ledger_chaos import FAULTS, Seen, round_of_chaos
 
 FAULTS_PER_ROUND = (6, 20)  # minimum and maximum
 

@@ -16,9 +16,9 @@ from bursar.service.ledger.batcher import Limits
 from bursar.service.ledger.ledger import Ledger
 from bursar.store.database import URL_VARIABLE, Database, open_database
 from bursar.store.sql.connection import Connection
-from tests.service.caller import answer_line, lines, operation
-from tests.service.chaos import FAULTS, Callers, begin, check, round_of_chaos
 from tests.support import databases
+from tests.support.ledger_caller import answer_line, lines, operation
+from tests.support.ledger_chaos import FAULTS, Callers, begin, check, round_of_chaos
 
 ROUNDS = {
     "callers": ["kill_caller"] * 3 + ["stop_caller", "end_backend"],

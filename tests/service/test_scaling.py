@@ -58,7 +58,8 @@ SCALE = Scale(
     offers=(OFFER,), scaling=Scaling(keep=MINUTE, quiet=MINUTE), every=10 * SECOND, patience=DELAY
 )
 NUMBERS = count(1)
-PROVIDER = Path(__file__).with_name("provider.py")
+PROVIDER = Path(__file__).parents[1] / "support" / "node_provider.py"
+SCALER = "tests.support.scaler_process"
 
 
 @dataclass
@@ -523,7 +524,15 @@ def scaler(world: World, who: str, armed: str = "") -> Iterator["subprocess.Pope
     """A process of its own that orders nodes, and may be made to die somewhere."""
     marks = {failpoints.VARIABLE: armed, failpoints.MARKS: str(world.folder)}
     process = subprocess.Popen(
-        (sys.executable, "-m", "tests.service.scaler", world.url, world.pool, world.folder, who),
+        (
+            sys.executable,
+            "-m",
+            "tests.support.scaler_process",
+            world.url,
+            world.pool,
+            world.folder,
+            who,
+        ),
         env={**os.environ, **marks},
     )
     try:

@@ -45,7 +45,6 @@ from bursar.store.pools.loader import lock_pool
 from bursar.store.sql.connection import Connection, money_time
 from bursar.store.verify.ledger import problems
 from bursar.store.verify.org_pool_agreement import SEAM_CHECKS
-from tests.service.seam_chaos import Chaos
 from tests.support.builders import T0, gpus
 from tests.support.databases import connected, migrated
 from tests.support.effort import sample
@@ -63,6 +62,7 @@ from tests.support.pool_driver import (
     ledger,
     short_jobs,
 )
+from tests.support.seam_chaos import Chaos
 
 N1 = NodeId("n1")
 NODES = (

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -396,17 +395,18 @@ def test_lists_are_not_told_to_be_of_the_future(own: Connection) -> None:
 def test_a_killed_sweeper_is_relieved(own_url: str, own: Connection) -> None:
     """By a process that waited, once its term is over; what fell due meanwhile is written then."""
     with Ledger(lambda: connected(own_url)) as ledger:
-        script = Path(__file__).with_name("sweeping.py")
-        first = subprocess.Popen([sys.executable, str(script), own_url])
+        command = [sys.executable, "-m", "tests.support.sweeper_process", own_url]
+        first = subprocess.Popen(command)
         try:
             eventually(lambda: worker_leases.last_done(own, "sweeper") > 0)
             with SweepWorker(
-                lambda: connected(own_url), through(ledger), interval_s=0.05, term_s=10
+                lambda: connected(own_url), through(ledger), interval_s=0.05, term_s=60
             ) as second:
                 time.sleep(0.3)
                 assert 0 == second.passes, "it is not its duty"
                 first.send_signal(signal.SIGKILL)
                 first.wait()
+                own.execute("update worker_leases set until = %s", [money_time(own) + SECOND])
                 org = new_org(own)
                 opened(ledger, org, money_time(own))
                 eventually(lambda: second.passes > 0)

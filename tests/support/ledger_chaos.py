@@ -32,9 +32,9 @@ from bursar.service.ledger.batch import Ask, Batch
 from bursar.store.database import Database
 from bursar.store.sql.codec import command_of, refusal_of
 from bursar.store.sql.connection import Connection
-from tests.service.caller import lines
 from tests.support.database_proxy import Line, Proxy, proxy
 from tests.support.databases import new_org
+from tests.support.ledger_caller import lines
 from tests.support.model.ledger import Model
 
 ROOT: Final = Path(__file__).parents[2]
@@ -71,7 +71,7 @@ class Callers:
     def start(self, name: str) -> None:
         """Start a caller, anew or again."""
         given = (self.url, self.org, name, self.seed, self.log(name), self.stop)
-        command = [sys.executable, "-m", "tests.service.caller", *map(str, given)]
+        command = [sys.executable, "-m", "tests.support.ledger_caller", *map(str, given)]
         with (self.folder / f"{name}.err").open("ab") as errors:
             self.running[name] = subprocess.Popen(command, cwd=ROOT, stderr=errors)
 

@@ -1,6 +1,6 @@
-"""A sweeper in a process of its own that may be killed at any instant.
+"""A sweeper in a process of its own, which a test may kill at any instant.
 
-python sweeping.py URL
+python -m tests.support.sweeper_process URL
 """
 
 import sys
@@ -12,12 +12,12 @@ from bursar.store.database import connect
 
 
 def main(url: str) -> None:
-    """Sweep until killed, a minute at most."""
+    """Sweep until killed, ten minutes at most."""
     with (
         Ledger(lambda: connect(url)) as ledger,
-        SweepWorker(lambda: connect(url), through(ledger), interval_s=0.05, term_s=10),
+        SweepWorker(lambda: connect(url), through(ledger), interval_s=0.05, term_s=60),
     ):
-        time.sleep(60)
+        time.sleep(600)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Somebody who looks for alerts in a process of its own, without asking whose duty it is.
+"""A process that looks for alerts, beside others that do the same.
 
-python alerting.py URL
+python -m tests.support.alerter_process URL
 """
 
 import sys

@@ -1,6 +1,6 @@
 """A caller in a process of its own that may be killed at any instant, and then goes on.
 
-    python -m tests.service.caller URL ORG NAME SEED LOG STOP
+    python -m tests.support.ledger_caller URL ORG NAME SEED LOG STOP
 
 Each operation is written down before it is asked and after it is answered. Started again with the
 same log, it asks what had no answer once more under the same key, as any careful client does. It
