@@ -171,7 +171,7 @@ def test_pool_policy_is_shown_and_set(
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("tiers: {paid: {wait: 1}}", "no such word: wait"),
+        ("tiers: {paid: {wait: 1}}", "unknown key: wait"),
         ("fleet: []", "it contains none of policy, tiers, shares"),
         ("[", "policy.yaml"),
         ("3", "the file is a mapping"),

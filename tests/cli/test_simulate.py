@@ -97,7 +97,7 @@ def test_pool_policy_can_be_simulated_before_it_is_set(tmp_path: Path, world: Pa
     rules.write_text("tiers: {gold: {weight: 2}}")
     wrong = simulate(world, "--rules", rules)
     assert 2 == wrong.exit_code
-    assert "no such word: gold" in wrong.output
+    assert "unknown key: gold" in wrong.output
 
 
 def test_recorded_load_is_simulated(tmp_path: Path, world: Path) -> None:

@@ -14,7 +14,7 @@ def complete(case: Case) -> bool:
     return make_plan(case.cluster(), T0).complete
 
 
-def test_a_plan_that_looked_at_everything_says_so() -> None:
+def test_a_plan_that_checked_all_jobs_is_complete() -> None:
     case = Case(
         nodes="n1=4xH100", running="x@n1:4/batch", queued="u:4/prod",
         want="x preempted for=u by=class; u waits on=n1:4",
@@ -23,7 +23,7 @@ def test_a_plan_that_looked_at_everything_says_so() -> None:
     assert complete(case)
 
 
-def test_when_steps_run_out_and_nobody_was_found_the_plan_says_so() -> None:
+def test_a_plan_is_incomplete_if_steps_end_before_victims_are_found() -> None:
     """Two would have to leave; only one set is looked at."""
     case = Case(
         nodes="n1=8xH100",
@@ -48,7 +48,7 @@ def test_a_gang_has_good_victims_though_they_are_not_proven_the_best() -> None:
     assert not complete(case)
 
 
-def test_after_so_many_looks_only_those_are_seen_that_may_fit() -> None:
+def test_once_all_looks_are_used_only_shapes_that_may_fit_are_checked() -> None:
     """Whoever has to wait waits unseen; whoever can start starts."""
     blocked = " ".join(f"b{n}:{n + 3}/who=paid.b{n}.x.u" for n in range(4))
     small = " ".join(f"s{n}:1x1/who=paid.s{n}.x.u" for n in range(3))
@@ -64,7 +64,7 @@ def test_after_so_many_looks_only_those_are_seen_that_may_fit() -> None:
     assert not complete(case)
 
 
-def test_the_most_urgent_job_of_an_org_is_seen_however_many_wait() -> None:
+def test_the_most_urgent_job_of_an_org_is_checked_however_many_wait() -> None:
     """It may be able to help itself (S5)."""
     case = Case(
         nodes="n1=8xH100",
@@ -78,7 +78,7 @@ def test_the_most_urgent_job_of_an_org_is_seen_however_many_wait() -> None:
     assert not complete(case)
 
 
-def test_of_one_user_few_are_looked_at_whose_like_did_not_fit() -> None:
+def test_few_jobs_of_one_user_are_checked_once_their_shape_did_not_fit() -> None:
     """Of the sizes that did not fit for one user, another user has the first few looked at."""
     seen = PLAIN.looks // LOOKS_PER_USER_DIVISOR
     sizes = range(1, seen + 3)

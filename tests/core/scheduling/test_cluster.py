@@ -42,7 +42,7 @@ def test_a_snapshot_gives_the_cluster_and_back() -> None:
 @pytest.mark.parametrize(
     ("there", "comes"), [("paid.a", "paid.a.b"), ("paid.a.b", "paid.a"), ("paid.a.b", "paid.a.b.c")]
 )
-def test_a_user_has_nobody_below_it(there: str, comes: str) -> None:
+def test_a_path_is_a_user_or_an_account_not_both(there: str, comes: str) -> None:
     """A path that is a user's and leads to others would have its ceiling twice: it is refused, and
     nothing has changed."""
     cluster = Case(want="", nodes="n1=8xH100", running=f"x@n1:1/who={there}").cluster()
@@ -154,7 +154,7 @@ def test_a_node_on_order_arrives() -> None:
     assert {"H100": 8} == cluster.nodes.gpus
 
 
-def test_gpus_kept_on_a_node_that_cannot_be_used_are_given_up() -> None:
+def test_earmarks_on_an_unusable_node_are_dropped() -> None:
     """The job waits in turn again, and starts elsewhere."""
     case = Case(nodes="n1=4xH100 n2=4xH100", queued="u:4", kept="u@n1:4", want="")
     for state in (NodeState.DEAD, NodeState.DRAINING, NodeState.QUARANTINED):
@@ -178,7 +178,7 @@ def test_jobs_come_and_go() -> None:
     assert "" == render_plan(make_plan(cluster, T0 + MINUTE))
 
 
-def test_jobs_end_whether_or_not_they_were_asked_to() -> None:
+def test_jobs_end_whether_or_not_they_were_stopping() -> None:
     cluster = BUSY.cluster()
     cluster.advance_to(T0 + MINUTE)
     cluster.remove_running(JobId("low"))
@@ -191,7 +191,7 @@ def test_jobs_end_whether_or_not_they_were_asked_to() -> None:
     same(cluster)
 
 
-def test_what_was_saved_is_not_lost() -> None:
+def test_work_before_a_checkpoint_is_not_lost() -> None:
     cluster = BUSY.cluster()
     cluster.record_checkpoint(JobId("low"), T0 - MINUTE)
 

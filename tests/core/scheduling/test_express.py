@@ -339,7 +339,7 @@ def test_when_to_look_again() -> None:
     assert T0 + 15 * SECOND < (next_planning_time(cluster) or 0)
 
 
-def test_its_place_in_the_order_is_told() -> None:
+def test_queue_order_lists_express_jobs() -> None:
     """Before all that take their turn, each user's first (S14)."""
     queued = f"brief:4/est=5m next:4/est=5m other:4/est=9h {LONG}"
     case = Case(nodes="n1=4xH100", queued=queued, usage="paid.acme.ml.ann=9", want="")
@@ -349,7 +349,7 @@ def test_its_place_in_the_order_is_told() -> None:
     assert ["brief", "long", "next", "other"] == sorted(job for _, job in found), "told twice"
 
 
-def test_a_place_that_is_free_too_late_is_not_told_as_free_soon() -> None:
+def test_a_start_that_is_too_late_is_not_explained_as_free_soon() -> None:
     """What is told of waiting is what the plan goes by (S14)."""
     running = "soon@n1:4/ends=20s/ckpt=10m,5s"
     blockers = [
@@ -405,7 +405,7 @@ def p95_of_others(flood: int, minutes: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("minutes", [2, 5])
-def test_a_flood_of_brief_jobs_moves_nobody_else(minutes: int) -> None:
+def test_a_flood_of_brief_jobs_delays_no_other_org(minutes: int) -> None:
     """Ten times as many as its part has room for, against just as many as keep it busy (S3)."""
     calm = p95_of_others(6 // minutes + 1, minutes)
     flooded = p95_of_others(60 // minutes, minutes)
@@ -414,7 +414,7 @@ def test_a_flood_of_brief_jobs_moves_nobody_else(minutes: int) -> None:
     assert flooded * 10 < calm * 11, (calm, flooded)
 
 
-def test_when_all_looks_are_used_up_brief_jobs_are_not_looked_for_either() -> None:
+def test_express_jobs_use_up_looks_too() -> None:
     """A round costs what it may, whoever waits."""
     case = Case(
         nodes="n1=4xH100",

@@ -76,7 +76,7 @@ def test_a_job_that_makes_no_sense_is_refused(wrong: dict[str, Any], why: str) -
         replace(JOB, **wrong)
 
 
-def test_shapes_alike_are_equal_and_found_by_it() -> None:
+def test_equal_shapes_have_equal_hashes() -> None:
     """Whatever placement looks at makes them differ."""
     assert SHAPE == replace(SHAPE)
     assert hash(SHAPE) == hash(replace(SHAPE))

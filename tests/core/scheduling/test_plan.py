@@ -3,8 +3,11 @@
 A first look; each topic has a table of its own beside this one.
 """
 
+import doctest
+
 import pytest
 
+import bursar.core.scheduling
 from tests.support.scheduling_cases import Case
 from tests.support.scheduling_checks import check
 
@@ -40,3 +43,11 @@ CASES = {
 def test_plan(case: Case) -> None:
     """What is decided, that deciding changed nothing, and that a second look decides no more."""
     check(case)
+
+
+def test_example_of_the_package_runs() -> None:
+    """The example in the docstring of `core.scheduling` does what it shows."""
+    failed, attempted = doctest.testmod(bursar.core.scheduling)
+
+    assert attempted
+    assert not failed

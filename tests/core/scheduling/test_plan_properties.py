@@ -112,7 +112,7 @@ def tasks_of(piece: Piece, shape: Shape, nodes: dict[NodeId, Node]) -> int:
 
 @some
 @given(POOLS)
-def test_jobs_lie_on_nodes_that_they_accept(before: PoolSnapshot) -> None:
+def test_jobs_run_on_nodes_that_they_accept(before: PoolSnapshot) -> None:
     """A type from the job's list, enough memory on each GPU, all labels, a region from its list if
     it has one, nodes that are ready, and not before a job may be tried again (S1)."""
     nodes = {node.id: node for node in before.nodes}
@@ -179,7 +179,7 @@ def within(share: Share | None, inside: list[tuple[Job, str]], job: Job, gpu_typ
 
 @some
 @given(POOLS)
-def test_only_those_are_preempted_who_can_be(before: PoolSnapshot) -> None:
+def test_only_preemptible_jobs_are_preempted(before: PoolSnapshot) -> None:
     """Never one that is not preemptible, made room as often as is allowed, stops already, or has
     just been started (S5)."""
     running = {one.job.id: one for one in before.running}
@@ -195,7 +195,7 @@ def test_only_those_are_preempted_who_can_be(before: PoolSnapshot) -> None:
 
 @some
 @given(POOLS)
-def test_a_turn_is_given_up_for_little(before: PoolSnapshot) -> None:
+def test_a_job_past_its_turn_loses_little(before: PoolSnapshot) -> None:
     """By one of the same org and class, that ran long and has more to do, to one that has less."""
     waiting = {job.id: job for job in before.waiting}
     running = {one.job.id: one for one in before.running}
@@ -213,7 +213,7 @@ def test_a_turn_is_given_up_for_little(before: PoolSnapshot) -> None:
 
 @some
 @given(POOLS)
-def test_nobodys_floor_is_cut_into(before: PoolSnapshot) -> None:
+def test_no_floor_is_cut_into(before: PoolSnapshot) -> None:
     """Whoever makes room for a job from elsewhere leaves all its places their floors (S3, S5)."""
     jobs = {job.id: job for job in before.waiting}
     start = None  # the pool before the first of those who make room for one job
@@ -326,7 +326,7 @@ def happen(game: Game, random: Random) -> None:
 
 @some
 @given(POOLS)
-def test_room_is_made_for_somebody_who_starts_there(before: PoolSnapshot) -> None:
+def test_a_job_that_preempts_starts_on_the_freed_gpus(before: PoolSnapshot) -> None:
     """Every preemption belongs to GPUs that are kept for a job, each victim is in its way, and once
     all have left the job starts on exactly these GPUs (S5)."""
     game = Game(before)
@@ -377,7 +377,7 @@ def at_a_ceiling(then: PoolSnapshot, kept: EarmarkGpus, victim: JobId) -> bool:
 
 @few
 @given(worlds(SMALL))
-def test_nobody_is_asked_to_and_fro(before: PoolSnapshot) -> None:
+def test_jobs_do_not_preempt_each_other_to_and_fro(before: PoolSnapshot) -> None:
     """When nothing new comes and nothing ends, rounds settle: nobody is preempted for one that was
     preempted for it by the same right, and nobody often (S5)."""
     endless = replace(
@@ -441,7 +441,7 @@ def test_the_first_in_turn_starts_by_its_date(before: PoolSnapshot) -> None:
 
 @some
 @given(worlds(SMALL))
-def test_who_was_promised_a_date_starts_by_then(before: PoolSnapshot) -> None:
+def test_a_job_with_a_date_starts_by_then(before: PoolSnapshot) -> None:
     """Whoever has waited too long gets a date, and starts by then if all that runs ends at its
     bound, whoever else comes in the meantime (S4)."""
     game = Game(patient(before))

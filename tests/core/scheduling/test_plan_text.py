@@ -33,7 +33,7 @@ def test_a_length_of_time(length: int, want: str) -> None:
     assert want == span(length)
 
 
-def test_everything_a_plan_can_say() -> None:
+def test_all_decisions_and_waits_of_a_plan_are_rendered() -> None:
     decisions = (
         Start(job=A, gpu_type="H100", pieces=PIECES, why=StartReason.TURN),
         Start(job=A, gpu_type="H100", pieces=PIECES[1:], why=StartReason.BACKFILL),
@@ -61,5 +61,5 @@ def test_everything_a_plan_can_say() -> None:
     ]
 
 
-def test_an_empty_plan_says_nothing() -> None:
+def test_an_empty_plan_is_rendered_as_nothing() -> None:
     assert "" == render_plan(Plan(at=T0, decisions=(), waits=(), complete=True, steps=0))

@@ -78,7 +78,7 @@ def _round(told: Recorder) -> None:
     told.record_decisions(carry_out(told.cluster, told.cluster.now).decisions)
 
 
-def test_all_that_happened_happens_again() -> None:
+def test_a_replay_makes_the_same_decisions() -> None:
     """The same decisions, and a cluster that knows the same."""
     told = recorder()
     everything(told)
@@ -96,7 +96,7 @@ def test_all_that_happened_happens_again() -> None:
     }, "nothing was left out"
 
 
-def test_what_was_taken_is_not_taken_again() -> None:
+def test_each_step_is_taken_once() -> None:
     """A window has one snapshot; what comes afterwards is told from there on."""
     told = recorder()
     assert (None, ()) == told.take(), "a snapshot alone is worth nothing"
@@ -115,7 +115,7 @@ def test_what_was_taken_is_not_taken_again() -> None:
     assert ((JobQueued(job=OTHERS.waiting[0]),),) == tuple(step.inputs for step in again.steps)
 
 
-def test_what_decides_nothing_and_was_told_nothing_is_no_step() -> None:
+def test_a_round_without_inputs_and_decisions_is_no_step() -> None:
     told = recorder()
     _round(told)
     told.advance_to(T0 + SECOND)
@@ -127,7 +127,7 @@ def test_what_decides_nothing_and_was_told_nothing_is_no_step() -> None:
     assert all(step.decisions for step in first.steps)
 
 
-def test_nobody_records_before_it_begins_or_once_it_has_ended() -> None:
+def test_nothing_is_recorded_outside_a_window() -> None:
     told = Recorder(BUSY.cluster())
     told.remove_running(JobId("leaving"))
     _round(told)

@@ -25,7 +25,7 @@ def digest() -> str:
     return sha256("\n".join(map(repr, plans)).encode()).hexdigest()
 
 
-def test_plans_do_not_hang_on_the_hashes_of_a_process() -> None:
+def test_plans_do_not_depend_on_hash_seeds() -> None:
     """S14: the same inputs give the same bytes, wherever they are worked out again."""
     ask = "from tests.core.scheduling.test_replay import digest; print(digest())"
     found = {

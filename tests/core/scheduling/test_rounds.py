@@ -40,7 +40,7 @@ def test_two_equal_orgs_do_not_preempt_to_and_fro(past: str) -> None:
     assert len(rounds.done) >= 8 * 8 * 60 // 70 - 8, "the pool was not kept busy"
 
 
-def test_who_was_asked_never_asks_back() -> None:
+def test_a_victim_never_preempts_its_preemptor() -> None:
     """An org that came late gets room once; the other does not take it back in the same hour."""
     running = " ".join(f"b{n}@n1:1@{n}/who=paid.beta.x.bob/ran={n + 1}m" for n in range(8))
     rounds = Rounds.of(Case(nodes="n1=8xH100", running=running, queued="a0:1 a1:1 a2:1", want=""))
@@ -78,7 +78,7 @@ def test_a_customer_of_weight_two_gets_twice() -> None:
     assert {"a": 48, "b": 96} == starts
 
 
-def test_use_that_faded_away_counts_no_more() -> None:
+def test_usage_that_has_decayed_no_longer_counts() -> None:
     """Who used much a week ago and who used nothing come out even."""
     case = Case(nodes="n1=2xH100", usage="paid.acme.ml.ann=1000", want="")
     cluster = case.cluster()
@@ -90,7 +90,7 @@ def test_use_that_faded_away_counts_no_more() -> None:
     assert 900_000 < cluster.tree.usage.decayed_usage(acme, cluster.now) < 1_100_000
 
 
-def test_fair_share_makes_up_for_use_before() -> None:
+def test_fair_share_makes_up_for_past_usage() -> None:
     """Who used more waits until the other has used as much, then both take turns."""
     a = " ".join(f"a{n}:1/est=1h" for n in range(9))
     b = " ".join(f"b{n}:1/est=1h/who=paid.beta.x.bob" for n in range(9))
@@ -122,7 +122,7 @@ def p95_of_others(flood: int) -> int:
 
 
 @pytest.mark.slow
-def test_a_flood_of_one_customer_moves_nobody_else() -> None:
+def test_a_flood_of_one_customer_delays_no_other() -> None:
     """Ten thousand jobs of one customer, against just as many as keep it busy (S3).
 
     The others' 95th percentile moves by less than a tenth.
@@ -195,7 +195,7 @@ def test_freed_gpus_go_to_the_job_they_were_freed_for() -> None:
     assert render_plan(make_plan(cluster, cluster.now)).startswith("urgent -> n1:4 freed; ")
 
 
-def test_a_kept_job_that_is_withdrawn_leaves_its_gpus_to_others() -> None:
+def test_earmarked_gpus_of_a_withdrawn_job_are_free_again() -> None:
     """Whoever comes next in turn gets them when the victim has left."""
     case = Case(
         nodes="n1=4xH100",

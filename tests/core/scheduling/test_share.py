@@ -47,7 +47,7 @@ def known(tree: ShareTree, path: tuple[str, ...]) -> ShareGroup:
     return place
 
 
-def test_places_are_made_when_they_are_first_named() -> None:
+def test_groups_are_made_when_they_are_first_named() -> None:
     one = tree("paid.acme=w3")
     assert one.groups.find_group(ACME) is None
     user = one.groups.user_group(ANN)
@@ -57,7 +57,7 @@ def test_places_are_made_when_they_are_first_named() -> None:
     assert user is one.groups.user_group(ANN) is one.groups.find_group(ANN)
 
 
-def test_a_user_and_an_account_of_one_path_are_not_told_apart() -> None:
+def test_a_path_cannot_be_a_user_and_an_account() -> None:
     """Each would have the floor and the ceiling of that path for itself (S3)."""
     one = tree("paid.acme=ceil4")
     one.groups.user_group(ANN)
@@ -68,7 +68,7 @@ def test_a_user_and_an_account_of_one_path_are_not_told_apart() -> None:
     one.groups.user_group((*ML, "ml"))  # the same name elsewhere is another place
 
 
-def test_what_runs_counts_all_the_way_up_and_outside() -> None:
+def test_a_running_job_counts_in_all_groups_above_and_in_limits() -> None:
     one = tree("@lab=ceil9")
     a = job("a:4/counted=lab")
     one.count_running(a, "H100", T0)
@@ -85,7 +85,7 @@ def test_what_runs_counts_all_the_way_up_and_outside() -> None:
         )
 
 
-def test_what_ended_is_remembered_and_can_be_taken_back() -> None:
+def test_past_usage_is_counted_and_can_be_undone() -> None:
     one = tree()
     a = job("a:4")
     one.count_running(a, "H100", T0)
@@ -126,7 +126,7 @@ def test_the_order_among_siblings() -> None:
     assert ["cora/", "beta/", "acme/", "dino/"] == order(one, ("paid",))
 
 
-def test_a_place_without_anything_waiting_is_not_in_the_order() -> None:
+def test_a_group_without_waiting_jobs_is_not_in_the_order() -> None:
     one = tree()
     one.enqueue(job("a:1"))
     one.enqueue(job("b:1"))
@@ -139,7 +139,7 @@ def test_a_place_without_anything_waiting_is_not_in_the_order() -> None:
     assert 0 == len(one.queues.aged_users)
 
 
-def test_an_owed_place_is_owed_what_its_jobs_accept() -> None:
+def test_a_group_is_below_its_floor_only_of_types_its_jobs_accept() -> None:
     one = tree("paid.acme.ml=floor2A100")
     one.enqueue(job("a:1"))
     assert not known(one, ML).is_below_floor()
@@ -171,7 +171,7 @@ def test_which_ceiling_would_be_passed(
     assert want == known(one, ACME).exceeded_ceiling(milli, gpu_type)
 
 
-def test_who_was_asked_to_stop_counts_for_ceilings_alone() -> None:
+def test_a_stopping_job_counts_for_ceilings_only() -> None:
     """It is still there (B4), but no part of anybody's share."""
     one = tree("paid.acme=ceil4,jobs1 @lab=ceil4")
     a = job("a:4/counted=lab")
@@ -184,13 +184,13 @@ def test_who_was_asked_to_stop_counts_for_ceilings_alone() -> None:
     assert None is known(one, ACME).exceeded_ceiling(4_000, "H100")
 
 
-def test_a_ceiling_outside_the_tree_that_nobody_set_does_not_bind() -> None:
+def test_a_limit_without_a_share_does_not_bind() -> None:
     one = tree()
 
     assert None is one.first_exceeded(job("a:4/counted=lab"), "H100")
 
 
-def test_the_orgs_of_a_tier_by_what_they_have_for_their_weight() -> None:
+def test_orgs_of_a_tier_are_ordered_by_rate_for_their_weight() -> None:
     one = tree("paid.cora=w4")
     for n, org in ((2, "acme"), (3, "beta"), (8, "cora")):
         one.count_running(job(f"{org}:{n}/who=paid.{org}.x.u"), "H100", T0)
@@ -202,7 +202,7 @@ def test_the_orgs_of_a_tier_by_what_they_have_for_their_weight() -> None:
     assert [] == list(one.org_rates.orgs_by_rate(ShareGroup(("none",), "none/", None, Share())))
 
 
-def test_each_user_is_due_when_its_oldest_job_is() -> None:
+def test_a_user_is_aged_when_its_oldest_job_is() -> None:
     """By its tier's patience; a day in a tier that nobody described."""
     one = ShareTree(PoolPolicy(), T0)
     one.enqueue(job("a:1/waited=1h"))
@@ -257,7 +257,7 @@ def test_nothing_changes_at_the_end_of_an_epoch_but_the_scale(epochs: int) -> No
     )
 
 
-def test_entitling_a_place_that_nobody_named_yet() -> None:
+def test_a_share_can_be_set_before_its_group_exists() -> None:
     """It has its share from the start."""
     one = tree()
     one.set_shares({ACME: Share(weight=7)})

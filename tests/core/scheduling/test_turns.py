@@ -311,7 +311,7 @@ def test_why_a_job_cannot_take_the_turn_of_another() -> None:
     )
 
 
-def test_nobody_is_given_longer_for_being_asked() -> None:
+def test_a_stop_does_not_extend_a_job() -> None:
     """A victim stops by its own bound, if that is sooner than the grace is over."""
     case = Case(
         nodes="n1=16xH100",
@@ -326,7 +326,7 @@ def test_nobody_is_given_longer_for_being_asked() -> None:
     assert {"low": 30 * SECOND, "soon": 10 * SECOND} == stops
 
 
-def test_whoever_was_stopped_waits_from_then_on() -> None:
+def test_the_wait_of_a_stopped_job_counts_from_its_stop() -> None:
     """A job that ran for days has not waited for days when it makes room (S4)."""
     case = Case(nodes="n1=1xH100", running="x@n1:1", queued="old:1/waited=30h", want="")
     before = case.snapshot()

@@ -44,7 +44,7 @@ def test_growth_is_a_straight_line_within_a_tick() -> None:
     assert abs((middle - start) - (end - middle)) <= 1
 
 
-def test_use_adds_up_however_it_is_split() -> None:
+def test_usage_adds_up_however_it_is_split() -> None:
     """What ran from a to c used what it used from a to b and from b to c (S3)."""
     decay = UsageDecay(10, T0)
     cuts = [T0, T0 + SECOND, T0 + 90 * SECOND, T0 + HOUR, T0 + 5 * HOUR]

@@ -1,4 +1,4 @@
-"""What a plan says: decisions, each with its reason, and why others wait."""
+"""What a plan contains: decisions, each with its reason, and why other jobs wait."""
 
 from typing import NamedTuple, TypeAlias
 
@@ -12,7 +12,7 @@ from bursar.core.value import value
 
 @value
 class Start:
-    """A job gets its GPUs now."""
+    """A job starts now on these GPUs."""
 
     job: JobId
     gpu_type: str
@@ -22,18 +22,18 @@ class Start:
 
 @value
 class Preempt:
-    """A running job is asked to make room for another."""
+    """A running job stops to make room for another."""
 
     job: JobId
     wanted_by: JobId
-    right: str  # by which rule: see `rights.Right`
-    lost: Micros  # work that no checkpoint keeps
+    right: str  # see `preemption.rights.Right`
+    lost: Micros  # work since the last checkpoint
     stops_at: Instant
 
 
 @value
 class EarmarkGpus:
-    """GPUs, free ones and those of victims, are kept for a job that starts when all are free."""
+    """Free GPUs, and those of the victims, are held for a job that starts when all are free."""
 
     job: JobId
     gpu_type: str
@@ -47,15 +47,15 @@ class Promise:
 
     job: JobId
     at: Instant
-    since: Instant  # when it was first given one; those given later come later
-    nodes: TasksByNode  # where
+    since: Instant  # when it first got a date; dates are kept in this order
+    nodes: TasksByNode  # where it starts
 
 
 Decision: TypeAlias = Start | Preempt | EarmarkGpus | Promise
 
 
 class PlannedStart(NamedTuple):
-    """A blocked job's future place."""
+    """When and where a blocked job can start at the latest."""
 
     at: Instant
     gpu_type: str
@@ -64,20 +64,20 @@ class PlannedStart(NamedTuple):
 
 @value
 class Wait:
-    """Why a job that was looked at does not start, and when it can at the latest."""
+    """Why a job does not start in this round, and when it can at the latest."""
 
     job: JobId
-    reason: str  # a stable word: capacity, crowded, ceiling, never_fits
+    reason: str  # a stable code: capacity, crowded, ceiling, never_fits
     figures: tuple[tuple[str, int | str], ...]
     planned: PlannedStart | None = None
 
 
 @value
 class Plan:
-    """All decisions of a round, in the order in which they are to be carried out."""
+    """All decisions of a round, in the order in which they are carried out."""
 
     at: Instant
     decisions: tuple[Decision, ...]
     waits: tuple[Wait, ...]
-    complete: bool  # False if a budget of steps ended before everything was looked at
+    complete: bool  # False if a budget ended before every job was looked at
     steps: int

@@ -1,4 +1,4 @@
-"""Plan a scheduling round: what starts, which jobs stop, which jobs get a date.
+"""Plan a scheduling round: which jobs start, which stop, which get a date.
 
 A round repeats one pass until it decides nothing more, so that a second round right after it would
 decide nothing. A pass has these steps:
@@ -27,7 +27,7 @@ from bursar.core.scheduling.passes.shape_filter import ShapeFilter
 from bursar.core.scheduling.passes.turns import TurnPass
 from bursar.core.scheduling.preemption.step_budget import StepBudget
 
-TURN_RETRY_INTERVAL: Final = 5 * MINUTE  # until a job whose turn has ended is looked at again
+TURN_RETRY_INTERVAL: Final = 5 * MINUTE  # how often jobs past their turn are checked again
 
 
 def make_plan(cluster: Cluster, now: Instant) -> Plan:
@@ -70,9 +70,9 @@ def run_pass(cluster: Cluster, steps: StepBudget) -> PassContext:
 def next_planning_time(cluster: Cluster) -> Instant | None:
     """When a plan may decide more although nothing happens until then; None if never.
 
-    By then a job has waited too long, may press others, may be tried again, or has had its turn. A
-    job that has had its turn, and still runs, is looked at again every few minutes: the jobs that
-    wait have less work left beside it by then.
+    At that time a job has waited too long, gets the right `target`, ends its back-off, or has had
+    its turn. While a job runs past its turn, a plan is due every few minutes: the less work it has
+    left, the fewer waiting jobs may take its turn.
     """
     due = next((at for at, _ in cluster.tree.queues.aged_users.since((cluster.now + 1, ()))), NEVER)
     turn = cluster.running_index.next_turn_end(cluster.tree.queues.waiting_classes, cluster.now)

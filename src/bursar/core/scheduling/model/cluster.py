@@ -1,12 +1,12 @@
-"""A pool as the scheduler knows it: its nodes, what runs, what waits.
+"""A pool as the scheduler sees it: its nodes, its running jobs, its waiting jobs.
 
 A cluster composes one index for each idea:
 
     nodes           which nodes there are, and what is free on them
     waiting_index   waiting jobs: which back off, become late, have a date
-    running_index   running jobs: when they end, which have had their turn
+    running_index   running jobs: when they end, which are past their turn
     tree            the share tree: queues, usage, floors and ceilings
-    classes         orgs in which a higher class waits than one that runs
+    classes         orgs in which a higher class waits than the lowest that runs
     backlog         how much work waits and runs, by GPU type
 
 The owner of a cluster reports what happens through its methods (`add_node`, `enqueue`,
@@ -53,7 +53,7 @@ class Cluster:
         self.waiting_index = WaitingIndex(self.waiting, self.tree, self.classes, self.backlog)
         self.running_index = RunningIndex(self.running, self.classes, self.backlog)
         self.fragments = Fragmentation(())
-        self._journal: list[Undo] | None = None  # of the trial that is on
+        self._journal: list[Undo] | None = None  # of the open trial
 
     @classmethod
     def from_snapshot(cls, snapshot: PoolSnapshot) -> "Cluster":
@@ -77,7 +77,7 @@ class Cluster:
         return cluster
 
     def snapshot(self) -> PoolSnapshot:
-        """All that is known, as a value. Equal clusters give equal snapshots."""
+        """The state of the cluster as a value. Equal clusters give equal snapshots."""
         return PoolSnapshot(
             at=self.now,
             policy=self.policy,
@@ -90,7 +90,7 @@ class Cluster:
         )
 
     def advance_to(self, now: Instant) -> None:
-        """Let time pass until an instant: jobs become late, are due again, overrun."""
+        """Move the clock: jobs become late, end their back-off, or overrun."""
         invariant(now >= self.now, "time runs backwards", now=now, before=self.now)
         late = self.waiting_index.newly_late(now)
         for job in late:
@@ -122,9 +122,9 @@ class Cluster:
         self.nodes.remove(node)
 
     def _entitle_tiers(self) -> None:
-        """Work out the floors and ceilings of the tiers in GPUs: they are parts of what there is.
+        """Compute the floors and ceilings of the tiers in GPUs: they are parts of the pool.
 
-        A share of the policy for the tier itself takes precedence.
+        A share that the policy sets for the tier itself takes precedence.
         """
         self.nodes.recount()
         total = sum(self.nodes.gpus.values())
@@ -141,7 +141,7 @@ class Cluster:
     # ----------------------------------------------------------------------- waiting jobs
 
     def enqueue(self, job: Job) -> None:
-        """Let a job wait, for the first time or again."""
+        """Add a waiting job, new or back from a run."""
         known = job.id in self.waiting or job.id in self.running
         invariant(not known, "a job is there already", job=job.id)
         self.tree.groups.user_group(
@@ -154,7 +154,7 @@ class Cluster:
             self.waiting_index.enqueue(job, self.policy, self.now)
 
     def withdraw(self, job_id: JobId) -> None:
-        """Forget a waiting job."""
+        """Remove a waiting job."""
         job = self.waiting[job_id]
         if job_id in self.earmarks:
             self.remove_earmark(job_id)
@@ -198,7 +198,7 @@ class Cluster:
         return running
 
     def stop(self, job_id: JobId, stops_at: Instant) -> None:
-        """Ask a running job to stop: its share ends now, its GPUs are free by an instant."""
+        """Stop a running job: its share ends now, its GPUs are free by an instant."""
         before = self.running[job_id]
         self.replace_running(before, replace(before, stops_at=stops_at))
         self.tree.count_stopped(before.job, before.gpu_type, before.started_at, self.now)
@@ -214,7 +214,7 @@ class Cluster:
         self.running_index.add(after, self.policy, self.now)
 
     def record_checkpoint(self, job_id: JobId, at: Instant) -> None:
-        """Note that a running job has saved its work."""
+        """Record a checkpoint of a running job."""
         self.running[job_id] = replace(self.running[job_id], saved_at=at)
 
     # ----------------------------------------------------------------------- earmarks
@@ -260,7 +260,7 @@ class Cluster:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """Undo at the end all decisions that are carried out inside."""
+        """Undo, at the end, all decisions carried out inside."""
         journal: list[Undo] = []
         self._journal = journal
         try:
@@ -279,7 +279,7 @@ class Cluster:
 
 
 def _start(cluster: Cluster, decision: Start) -> Undo:
-    """Give a waiting job its GPUs."""
+    """Start a waiting job."""
     job = cluster.waiting[decision.job]
     earmark = cluster.earmarks.get(job.id)
     if earmark is not None:
@@ -325,7 +325,7 @@ def _keep(cluster: Cluster, decision: EarmarkGpus) -> Undo:
 
 
 def _promise(cluster: Cluster, decision: Promise) -> Undo:
-    """Give a waiting job a date."""
+    """Promise a waiting job a date."""
     before = cluster.waiting[decision.job]
     at, since, on = decision.at, decision.since, decision.nodes
     cluster.requeue(replace(before, promised_at=at, promised_since=since, promised_on=on))

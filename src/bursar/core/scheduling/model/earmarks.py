@@ -1,4 +1,4 @@
-"""When the GPUs that are held for a job can be used, and when they can be held at all."""
+"""When a job can start on its earmarked GPUs, and which GPUs can be earmarked."""
 
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Earmark

@@ -1,15 +1,15 @@
-"""The shapes typically seen: those of the last jobs that were submitted.
+"""The typical shapes of jobs: those of the last jobs that were submitted.
 
-What is a fragment depends on who comes (`fragments`). Who comes next is not known; who came last
-is. Each job counts once, by what one of its tasks needs: a node has room for tasks, and knows
-nothing of gangs.
+Whether free GPUs are a fragment depends on the jobs to come (`placement.fragmentation`). These are
+expected to resemble the last ones. Each job counts once, by what one of its tasks needs, because a
+node runs tasks, not gangs.
 
-    seen = Typical()
-    seen.add(job.shape)                  # when it is submitted, not when it waits again
-    cluster.fragments = seen.fragments   # before the next round
+    mix = JobMix()
+    mix.add(job.shape)                  # once for each job, when it is submitted
+    cluster.fragments = mix.fragments   # before the next round
 
-All follows from the shapes and their order. What is known of nodes is worked out anew whenever
-the typical shapes change, so they do in steps: when a tenth more has come.
+The result depends only on the shapes and their order. A change clears the cached fragmentation of
+all nodes, so the typical shapes change in steps: after every tenth part of new jobs.
 """
 
 from collections import Counter, deque
@@ -20,13 +20,13 @@ from bursar.core.scheduling.model.nodes import Level
 from bursar.core.scheduling.placement.fragmentation import Fragmentation
 from bursar.core.value import replace
 
-JOBS_REMEMBERED: Final = 1_000  # jobs that are remembered
-SHAPES_MAX: Final = 32  # of shapes; rarer ones are left out
-_REFRESH_DIVISOR: Final = 10  # the typical shapes change when one part of so many has come anew
+JOBS_REMEMBERED: Final = 1_000
+SHAPES_MAX: Final = 32  # typical shapes; rarer ones are left out
+_REFRESH_DIVISOR: Final = 10  # typical shapes change once a part of 1/so many is new
 
 
 class JobMix:
-    """What the last jobs were like."""
+    """Counts the shapes of the last jobs."""
 
     def __init__(self) -> None:
         self.fragments = Fragmentation(())
@@ -35,7 +35,7 @@ class JobMix:
         self._new_jobs = 0  # jobs since the typical shapes last changed
 
     def add(self, shape: Shape) -> None:
-        """A job was submitted."""
+        """Count a submitted job."""
         task = replace(shape, tasks=1, within=Level.POOL)
         self._recent.append(task)
         self._counts[task] += 1
@@ -50,7 +50,7 @@ class JobMix:
             self._refresh()
 
     def _refresh(self) -> None:
-        """Take the shapes seen most often; of equal ones those that came first lately."""
+        """Take the most frequent shapes; of equally frequent ones, those that came first."""
         typical = tuple(self._counts.most_common(SHAPES_MAX))
         if dict(typical) != dict(self.fragments.typical):
             self.fragments = Fragmentation(typical)

@@ -1,4 +1,4 @@
-"""Jobs as the scheduler sees them: what they need, whose they are, what they cost."""
+"""Jobs as the scheduler sees them: what they need, where they count, what they cost."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -15,16 +15,16 @@ from bursar.core.value import Derived, value
 
 TASKS_MAX: Final = 100_000
 CLASS_MAX: Final = 1_000_000
-# Without prices a GPU-hour counts as one credit: at nothing, nobody would have used or lost any,
-# and turns would be taken by name.
+# A GPU-hour without a price counts one credit. If it counted nothing, no org would have any usage
+# and groups would take turns by name.
 UNPRICED_RATE: Final = CREDIT
 
 TasksByNode = tuple[tuple[NodeId, int], ...]  # tasks on each
-Path = tuple[str, ...]  # whose a job is: tier, org, account ..., user
+Path = tuple[str, ...]  # a user's place in the share tree: tier, org, account ..., user
 
 
 class _HashedShape(Derived):
-    """Remembers its hash: shapes are looked up all the time."""
+    """Caches its hash: shapes are keys of many tables."""
 
     __slots__ = ("_hash",)
     _hash: int
@@ -32,11 +32,11 @@ class _HashedShape(Derived):
 
 @value
 class Shape(_HashedShape):
-    """All that placement looks at: jobs of one shape are alike to it."""
+    """What placement needs of a job. Jobs of one shape are equal to it."""
 
-    types: tuple[str, ...]  # acceptable GPU types, the most welcome first
-    types_equal: bool = False  # whether all these types are as welcome
-    tasks: int = 1  # parts that lie on one node each; all start together
+    types: tuple[str, ...]  # acceptable GPU types, the preferred first
+    types_equal: bool = False  # whether all these types are equally preferred
+    tasks: int = 1  # each runs on one node; all start together
     gpus: int = 1  # whole GPUs of each task
     milli: int = 0  # or a part of one GPU, in thousandths
     memory_gib: int = 0  # at least so much on each GPU
@@ -44,7 +44,7 @@ class Shape(_HashedShape):
     ram_mib: int = 0  # of each task
     labels: tuple[str, ...] = ()  # that its nodes must have, sorted
     regions: tuple[str, ...] = ()  # where its nodes may stand, sorted; anywhere if none
-    within: Level = Level.POOL  # how close together all tasks must lie
+    within: Level = Level.POOL  # how close together all tasks must run
 
     def __post_init__(self) -> None:
         check_texts("types", self.types)
@@ -77,7 +77,7 @@ class Shape(_HashedShape):
 
 @lru_cache(maxsize=65_536)
 def task_need(shape: Shape, kind: NodeKind) -> TaskNeed | None:
-    """What a task of this shape takes of such a node; None if it cannot lie there at all."""
+    """What a task of this shape takes of such a node; None if it can never run there."""
     if kind.gpu_type not in shape.types or kind.memory_gib < shape.memory_gib:
         return None
     if not set(shape.labels) <= set(kind.labels):
@@ -93,8 +93,8 @@ def task_need(shape: Shape, kind: NodeKind) -> TaskNeed | None:
 def slots_for(shape: Shape, slots: int) -> int | None:
     """How many slots a task takes of a GPU that has so many: all, or those that are its part.
 
-    None if its part is no whole number of them: nobody has more of a GPU than is paid for. A third
-    is 0.333: what some slots are of a GPU is rounded down to a thousandth.
+    None if its part is not a whole number of slots: a job never gets more of a GPU than it pays
+    for. Parts are rounded down to a thousandth: a third is 0.333.
     """
     if not shape.milli:
         return slots
@@ -121,7 +121,7 @@ def nearest_parts(shape: Shape, slots: Iterable[int]) -> tuple[int, ...]:
 
 @value
 class Job:
-    """A job that waits or runs: what it needs, whose it is, how far it has got."""
+    """A job that waits or runs: what it needs, its user, its progress."""
 
     id: JobId
     shape: Shape
@@ -131,20 +131,18 @@ class Job:
     run_max: int  # microseconds it may still run, stop grace included
     queued_at: Instant
     priority_class: int = 0  # the higher, the more urgent
-    estimate: int | None = None  # microseconds it says that it still runs, if it says so
+    estimate: int | None = None  # microseconds that it is estimated to run yet, if known
     preemptible: bool = True
     checkpoint_every: int = 0  # microseconds between checkpoints; 0 if it makes none
     checkpoint_cost: int = 0  # microseconds to make one when asked
-    preemptions: int = 0  # how often it had to make room
+    preemptions: int = 0  # how often it was preempted
     stopped_at: Instant = 0  # when an attempt last ended too early: its wait counts from then
     attained: Micros = 0  # what earlier attempts were charged
-    balance: Micros = 0  # what its account can spend, as told with the job
+    balance: Micros = 0  # what its account could spend when the job was submitted
     not_before: Instant = 0  # after a start that failed: when it may be tried again
-    limit_names: tuple[
-        str, ...
-    ] = ()  # limits outside the tree that count it: a user's over all accounts
+    limit_names: tuple[str, ...] = ()  # limits outside the tree that count it, such as quotas
     promised_since: Instant | None = None  # when its age first earned it a date
-    promised_at: Instant | None = None  # the date, never moved back but for lost capacity
+    promised_at: Instant | None = None  # the date; it moves back only if capacity is lost
     promised_on: TasksByNode = ()  # where: nodes, and how many of its tasks each has
 
     def __post_init__(self) -> None:
@@ -167,29 +165,29 @@ class Job:
 
     @property
     def queue_key(self) -> "QueueKey":
-        """What jobs of one user have in common that start or wait for the same reasons."""
+        """Jobs of one user with the same key start or wait for the same reasons."""
         return self.shape, self.limit_names
 
     @property
     def waits_since(self) -> Instant:
-        """Since when it waits, this time."""
+        """When its present wait began."""
         return max(self.queued_at, self.stopped_at)
 
     @property
     def expected_run(self) -> int:
-        """Microseconds that it is expected to run yet: as it says, or else by its bound."""
+        """Microseconds that it is expected to run yet: its estimate, or else its bound."""
         return self.run_max if self.estimate is None else min(self.estimate, self.run_max)
 
     @property
     def likely_run(self) -> int:
-        """Microseconds that it is likely to run yet: as it says, or else half of its bound."""
+        """Microseconds that it is likely to run yet: its estimate, or else half of its bound."""
         return self.run_max // 2 if self.estimate is None else min(self.estimate, self.run_max)
 
     @property
     def work(self) -> Micros:
-        """How much there is to do: what it will cost, or if it does not say, what it has cost.
+        """The work left: what it will cost by its estimate, or without one, what it has cost.
 
-        Whoever has run for long without a word is likely to run as long again.
+        A job that has run for long without an estimate is likely to run as long again.
         """
         return (
             self.attained
@@ -198,10 +196,9 @@ class Job:
         )
 
     def gang_weighted_cost(self, gpu_type: str, span: int) -> Micros:
-        """What so many microseconds cost, divided by the root of its GPUs.
+        """What so many microseconds cost, divided by the square root of its GPUs.
 
-        That is between time, by which gangs would come too early for all others, and GPU-time, by
-        which they would come too late for themselves.
+        Ordered by time, gangs would come too early; ordered by GPU-time, too late.
         """
         return self.price_of(gpu_type, span) * MILLI // max(isqrt(self.shape.milli_gpus * MILLI), 1)
 
@@ -226,15 +223,15 @@ QueueKey = tuple[Shape, tuple[str, ...]]
 class StartReason(StrEnum):
     """Why a job started when it did."""
 
-    TURN = "turn"  # it came first among those that wait
-    BACKFILL = "backfill"  # later than others in turn, but in nobody's way
-    AGE = "age"  # it had waited longest, and too long
-    FREED = "freed"  # others made room for it
+    TURN = "turn"  # it was next in turn
+    BACKFILL = "backfill"  # out of turn, because it delays no planned start
+    AGE = "age"  # it had waited too long
+    FREED = "freed"  # other jobs made room for it
 
 
 @value
 class RunningJob:
-    """An attempt that has its GPUs: where, since when, and what would be lost."""
+    """A running attempt: where it runs, since when, and what stopping it would lose."""
 
     job: Job
     gpu_type: str
@@ -242,7 +239,7 @@ class RunningJob:
     started_at: Instant
     saved_at: Instant  # work until then is safe: the last checkpoint, or the start
     why: StartReason = StartReason.TURN
-    stops_at: Instant | None = None  # it was asked to stop: its GPUs are free by then
+    stops_at: Instant | None = None  # set once it is stopping: its GPUs are free by then
 
     @property
     def ends_by(self) -> Instant:
@@ -252,23 +249,23 @@ class RunningJob:
         return min(self.started_at + self.job.run_max, NEVER)
 
     def work(self, now: Instant) -> Micros:
-        """How much is left to do, as `Job.work`; who runs longer than it said says nothing."""
+        """The work left, as `Job.work`. An estimate that has passed does not count."""
         job = self.job
         if job.estimate is not None and (ends := self.started_at + job.expected_run) > now:
             return job.gang_weighted_cost(self.gpu_type, ends - now)
         return job.attained + job.price_of(self.gpu_type, now - self.started_at)
 
     def ends_soon(self, now: Instant, within: int) -> bool:
-        """Whether it says that it ends within so many microseconds."""
+        """Whether it is estimated to end within so many microseconds."""
         return (
             self.job.estimate is not None
             and 0 < self.started_at + self.job.expected_run - now <= within
         )
 
     def work_lost(self, now: Instant) -> Micros:
-        """What stopping it now costs: work that no checkpoint keeps, in credits.
+        """What stopping it now costs: the work since its last checkpoint, in credits.
 
-        One that makes checkpoints is asked for another before it stops: it loses the making.
+        A job that makes checkpoints makes one more before it stops, and loses at most that time.
         """
         span = max(now - self.saved_at, 0)
         if self.job.checkpoint_every:
@@ -278,12 +275,12 @@ class RunningJob:
 
 @value
 class Earmark:
-    """GPUs that others leave to a job: it starts when the last of them is free."""
+    """GPUs held for a job. It starts when the last of them is free."""
 
     job: JobId
     gpu_type: str
     pieces: tuple[Piece, ...]
-    victims: tuple[JobId, ...]  # who makes room
+    victims: tuple[JobId, ...]  # the jobs that stop for it
     since: Instant
 
     def held_until(self, job: Job, grace: int) -> Instant:

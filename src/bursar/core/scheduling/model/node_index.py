@@ -61,7 +61,7 @@ class NodeIndex:
         self.stale = True
 
     def recount(self) -> None:
-        """Count the GPUs of the ready nodes, and look at how these are spread."""
+        """Count the GPUs of the ready nodes, and check for racks and islands."""
         ready = [u.node for u in self.by_id.values() if u.node.state is NodeState.READY]
         self.gpus = {}
         for node in ready:

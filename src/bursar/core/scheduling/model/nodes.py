@@ -1,8 +1,8 @@
 """Nodes and what is free on them.
 
-Placement does not look at names: two nodes of one kind (type, size, labels ...) with as much free
-are the same to it. So nodes are kept by kind and `NodeRoom`, and whatever is worked out for a room
-serves all nodes that have it: a thousand empty nodes cost as much as one.
+Two nodes of one kind (GPU type, size, labels ...) with the same free room are equal to placement.
+So nodes are indexed by kind and `NodeRoom`, and a result computed for a room serves all nodes that
+have it: a thousand empty nodes cost as much as one.
 """
 
 from enum import StrEnum
@@ -14,7 +14,7 @@ from bursar.core.validation import check_int, check_text, check_texts
 from bursar.core.value import value
 
 JobIds = frozenset[JobId]
-FREE_NOW: Final[Instant] = -1  # when nobody has left who is there
+FREE_NOW: Final[Instant] = -1  # an instant before all ends: every job that runs now still does
 
 GPUS_MAX: Final = 1_000  # of a node
 SLOTS_MAX: Final = 1_000  # of a GPU
@@ -25,15 +25,15 @@ class NodeState(StrEnum):
     """What a node can be used for."""
 
     READY = "ready"
-    DRAINING = "draining"  # what runs goes on, nothing starts
+    DRAINING = "draining"  # running jobs continue, none starts
     DEAD = "dead"
-    QUARANTINED = "quarantined"  # failed too often; an operator looks at it
-    ON_ORDER = "on_order"  # capacity with a date
+    QUARANTINED = "quarantined"  # attempts failed there too often; an operator checks it
+    ON_ORDER = "on_order"  # not there yet; expected at `ready_at`
 
 
 @value
 class Node:
-    """A machine: GPUs of one type, and where it stands."""
+    """A machine: GPUs of one type, and its place in racks and islands."""
 
     id: NodeId
     gpu_type: str
@@ -42,12 +42,12 @@ class Node:
     memory_gib: int = 0  # of each GPU
     cpu_milli: int = 0
     ram_mib: int = 0
-    island: str = ""  # the NVLink domain it shares with others; "" is one of its own
+    island: str = ""  # the NVLink domain it shares with other nodes; "" if none
     rack: str = ""
     region: str = ""
     labels: tuple[str, ...] = ()  # sorted
     state: NodeState = NodeState.READY
-    ready_at: Instant = 0  # of one on order: from when it can be used
+    ready_at: Instant = 0  # if on order: from when it can be used
 
     def __post_init__(self) -> None:
         check_text("node", self.id)
@@ -63,19 +63,19 @@ class Node:
 
     @property
     def kind(self) -> "NodeKind":
-        """All that placement looks at and that does not change while the node lives."""
+        """The properties that matter to placement and never change."""
         return NodeKind(
             self.gpu_type, self.gpus, self.slots, self.memory_gib, self.cpu_milli, self.ram_mib,
             self.labels, self.region,
         )  # fmt: skip
 
     def is_usable_at(self, at: Instant) -> bool:
-        """Whether a job could start there at an instant, as far as its state tells."""
+        """Whether the node's state allows a job to start there at an instant."""
         ordered = self.state is NodeState.ON_ORDER and self.ready_at <= at
         return ordered or self.state is NodeState.READY
 
     def domain(self, level: "Level") -> str:
-        """The name of the place of this level in which the node stands."""
+        """The name of the node's domain at this level."""
         if level is Level.RACK:
             return self.rack
         if level is Level.ISLAND:
@@ -84,7 +84,7 @@ class Node:
 
 
 class Level(StrEnum):
-    """How close together the tasks of a gang lie, the closest first."""
+    """How close together the tasks of a gang run, the closest first."""
 
     NODE = "node"
     ISLAND = "island"
@@ -93,7 +93,7 @@ class Level(StrEnum):
 
 
 class NodeKind(NamedTuple):
-    """What nodes have in common that differ in nothing but what is free."""
+    """The properties that nodes share if they differ only in what is free."""
 
     gpu_type: str
     gpus: int
@@ -106,16 +106,16 @@ class NodeKind(NamedTuple):
 
 
 class NodeRoom(NamedTuple):
-    """What is free on a node, whichever GPUs it is."""
+    """What is free on a node, regardless of which GPUs."""
 
-    whole: int  # GPUs of which no slot is taken
-    parts: tuple[int, ...]  # free slots of the GPUs that are taken in part, ascending
+    whole: int  # wholly free GPUs
+    parts: tuple[int, ...]  # free slots of the partly free GPUs, ascending
     cpu_milli: int
     ram_mib: int
 
 
 class Piece(NamedTuple):
-    """What a job has of one node: slots of named GPUs."""
+    """What a job has of one node: slots of numbered GPUs, CPU and memory."""
 
     node: NodeId
     gpus: tuple[int, ...]  # ascending; none if the task needs no GPU
@@ -125,14 +125,14 @@ class Piece(NamedTuple):
 
 
 class Allocation(NamedTuple):
-    """A piece as its node remembers it."""
+    """A piece of a node that is taken, and until when."""
 
     piece: Piece
-    until: Instant  # when it is free again at the latest
+    until: Instant  # when it is free at the latest
 
 
 class NodeUsage:
-    """A node, what is taken of it by whom, and what is free."""
+    """A node, which jobs have which pieces of it, and what is free."""
 
     __slots__ = ("allocations", "cpu_free", "free", "kind", "node", "ram_free", "room")
 
@@ -140,7 +140,7 @@ class NodeUsage:
         self.node = node
         self.kind = node.kind
         self.allocations: dict[JobId, Allocation] = {}  # by job
-        # Slots of each GPU; below zero where an earmark waits for somebody to leave.
+        # Free slots of each GPU; below zero while an earmark waits for a victim to leave.
         self.free = [node.slots] * node.gpus
         self.cpu_free = node.cpu_milli
         self.ram_free = node.ram_mib
@@ -162,7 +162,7 @@ class NodeUsage:
         self.allocations[job] = Allocation(self.allocations[job].piece, until)
 
     def gpus_free_at(self) -> list[Instant]:
-        """From when on each GPU is free as a whole, at the latest; 0 if it is now."""
+        """When each GPU is wholly free at the latest; 0 if it is now."""
         free_at = [0] * self.node.gpus
         for piece, until in self.allocations.values():
             for gpu in piece.gpus:
@@ -170,36 +170,36 @@ class NodeUsage:
         return free_at
 
     def next_end(self, after: Instant) -> Instant | None:
-        """When something ends there next, after an instant; None if nothing does."""
+        """The next end of a job on the node after an instant; None if there is none."""
         ends = (until for _, until in self.allocations.values() if until > after)
         return min(ends, default=None)
 
     def is_free_for(self, piece: Piece) -> bool:
-        """Whether nobody else is left on a piece that is kept for a job."""
+        """Whether the victims have left a piece that is earmarked for a job."""
         free = all(self.free[gpu] >= 0 for gpu in piece.gpus)
         return free and min(self.cpu_free, self.ram_free) >= 0
 
     def can_earmark(self, piece: Piece, leaving: JobIds) -> bool:
-        """Whether a piece could be kept for a job: it is free, or will be when some have left."""
-        free, cpu, ram = self._free_at(-1, leaving)  # whoever else is there stays
-        left = all(gpu < len(free) and free[gpu] >= piece.slots for gpu in piece.gpus)
+        """Whether a piece can be earmarked: it is free, or will be once some jobs have left."""
+        free, cpu, ram = self._free_at(FREE_NOW, leaving)  # all other jobs stay
+        gpus_free = all(gpu < len(free) and free[gpu] >= piece.slots for gpu in piece.gpus)
         ready = self.node.state is NodeState.READY
-        return ready and left and cpu >= piece.cpu_milli and ram >= piece.ram_mib
+        return ready and gpus_free and cpu >= piece.cpu_milli and ram >= piece.ram_mib
 
     def room_at(self, at: Instant, without: JobIds = frozenset()) -> NodeRoom:
-        """What is free at an instant to come, if nothing new begins; also without some jobs."""
+        """What is free at a future instant if nothing new starts, not counting some jobs."""
         free, cpu, ram = self._free_at(at, without)
         return _room_of(free, self.node.slots, cpu, ram)
 
     def choose_piece(
         self, need: "TaskNeed", tasks: int, at: Instant, without: JobIds = frozenset()
     ) -> Piece:
-        """The piece for so many tasks: whole GPUs by number, parts where they fit best."""
+        """Choose GPUs for so many tasks: whole GPUs by number, parts where they fit best."""
         free, _, _ = self._free_at(at, without)
         least = need.slots or self.node.slots
-        able = sorted((slots, gpu) for gpu, slots in enumerate(free) if slots >= least)
+        fitting = sorted((slots, gpu) for gpu, slots in enumerate(free) if slots >= least)
         count = tasks if need.slots else need.gpus * tasks
-        gpus = tuple(sorted(gpu for _, gpu in able[:count]))
+        gpus = tuple(sorted(gpu for _, gpu in fitting[:count]))
         cpu_milli, ram_mib = need.cpu_milli * tasks, need.ram_mib * tasks
         return Piece(self.node.id, gpus, least if gpus else 0, cpu_milli, ram_mib)
 
@@ -232,15 +232,15 @@ def _room_of(free: list[int], slots: int, cpu: int, ram: int) -> NodeRoom:
 
 
 class TaskNeed(NamedTuple):
-    """What one task takes of a node of some kind."""
+    """What one task takes of a node of one kind."""
 
-    gpus: int  # whole ones
+    gpus: int  # whole GPUs
     slots: int  # or so many slots of one GPU
     cpu_milli: int
     ram_mib: int
 
     def count_in(self, room: NodeRoom) -> int:
-        """How many tasks fit; a GPU serves a gang's tasks one part at a time."""
+        """How many tasks fit. Two tasks of one gang never share a GPU."""
         if self.slots:
             fits = max(room.whole, 0) + sum(1 for part in room.parts if part >= self.slots)
         elif self.gpus:
@@ -254,7 +254,7 @@ class TaskNeed(NamedTuple):
         return max(fits, 0)
 
     def room_after(self, room: NodeRoom, kind: NodeKind) -> NodeRoom:
-        """What is free once a task more lies there; it must fit."""
+        """What is free once one more task runs there. It must fit."""
         whole, parts = room.whole, room.parts
         if self.slots:
             fitting = [part for part in parts if part >= self.slots]
@@ -271,9 +271,9 @@ class TaskNeed(NamedTuple):
         )
 
     def room_after_claims(self, room: NodeRoom, tasks: int) -> NodeRoom:
-        """What is left when so many tasks have a claim on it.
+        """What is left once so many tasks have claimed their part.
 
-        A part of a GPU claims all of what is free on one: the tightest that are enough.
+        A part of a GPU claims all that is free of one GPU: the tightest that is enough.
         """
         fitting = [part for part in room.parts if 0 < self.slots <= part][:tasks]
         parts = list(room.parts)

@@ -1,4 +1,4 @@
-"""The priority classes inside each org: where does a higher class wait than one that runs?"""
+"""The priority classes inside each org: where a higher class waits than the lowest that runs."""
 
 from bursar.core.ids import JobId
 from bursar.core.scheduling.model.jobs import Job, Path
@@ -10,19 +10,19 @@ class OrgClasses:
     """The classes of running jobs that can be preempted, beside those of waiting jobs, by org."""
 
     def __init__(self, tree: ShareTree) -> None:
-        self._tree = tree  # which has the classes of waiting jobs
+        self._tree = tree  # it has the classes of waiting jobs
         self._running: dict[Path, SortedSet[tuple[int, JobId]]] = {}
-        # Orgs in which a job waits whose class is above that of one that can be preempted.
+        # Orgs in which a job waits whose class is above that of a running, preemptible job.
         self.urgent: set[Path] = set()
 
     def add_running(self, job: Job) -> None:
-        """Note a running job that can be preempted."""
+        """Add a running job that can be preempted."""
         org = job.path[:2]
         self._running.setdefault(org, SortedSet()).add((job.priority_class, job.id))
         self.refresh(org)
 
     def remove_running(self, job: Job) -> None:
-        """Forget a running job that could be preempted."""
+        """Remove a running job that could be preempted."""
         self._running[job.path[:2]].discard((job.priority_class, job.id))
         self.refresh(job.path[:2])
 
@@ -33,7 +33,7 @@ class OrgClasses:
         return None if first is None else first[0]
 
     def refresh(self, org: Path) -> None:
-        """Work out anew whether an org is urgent."""
+        """Update whether an org is urgent."""
         lowest, highest = self.lowest_running(org), self._tree.queues.highest_waiting_class(org)
         if lowest is not None and highest is not None and highest > lowest:
             self.urgent.add(org)

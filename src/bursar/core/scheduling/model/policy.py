@@ -1,4 +1,4 @@
-"""What an operator decides: weights, floors and ceilings, tiers, and how far plans look."""
+"""What an operator sets: weights, floors and ceilings, tiers, and the limits of a plan."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -10,20 +10,18 @@ from bursar.core.validation import check_int, check_text
 from bursar.core.value import value
 
 ANY_TYPE: Final = "*"  # all GPU types together
-BRIEF_TARGETS: Final = (
-    10  # start targets that a job lasts at most for which a late start is too late
-)
-EXPRESS_GRACES: Final = 10  # graces that a brief job lasts at most which comes before longer ones
-BRIEF_AGING: Final = 3 * HOUR  # after which such a job has waited too long, whatever its tier
+BRIEF_TARGETS: Final = 10  # a brief job lasts at most so many start targets of its tier
+EXPRESS_GRACES: Final = 10  # an express job is brief and lasts at most so many graces
+BRIEF_AGING: Final = 3 * HOUR  # an express job has waited too long by then, whatever its tier
 WHOLE_PPM: Final = 1_000_000  # a whole, in parts per million
 
 
 @value
 class Share:
-    """What a place in the tree is entitled to, in GPUs by type or of `ANY`."""
+    """What a group of the share tree is entitled to, in GPUs by type or of `ANY_TYPE`."""
 
     weight: int = 1
-    floor: tuple[tuple[str, int], ...] = ()  # its own when it wants them, lent while it does not
+    floor: tuple[tuple[str, int], ...] = ()  # guaranteed; others may borrow what it does not use
     ceiling: tuple[tuple[str, int], ...] = ()  # never more at once
     jobs_max: int | None = None  # never more jobs at once
 
@@ -36,7 +34,7 @@ class Share:
 
 @value
 class Tier:
-    """A customer's level: its part of a pool, how soon its jobs should start, who makes room."""
+    """A customer's level: its part of a pool, its start target, and the tiers it may preempt."""
 
     name: str
     weight: int = 1
@@ -44,9 +42,9 @@ class Tier:
     ceiling_ppm: int = WHOLE_PPM
     start_target: int = 30 * MINUTE  # microseconds from submission to start
     ages_after: int = 24 * HOUR  # microseconds until the oldest job of a user gets a date
-    queue_max: int = 10_000  # jobs that wait, of one org
-    rate_per_minute: int = 600  # submissions, of one org
-    preempts: tuple[str, ...] = ()  # tiers that make room when it is below its floor
+    queue_max: int = 10_000  # waiting jobs of one org
+    rate_per_minute: int = 600  # submissions of one org
+    preempts: tuple[str, ...] = ()  # tiers it may preempt while it is below its floor
 
     def __post_init__(self) -> None:
         check_text("tier", self.name)
@@ -84,8 +82,7 @@ def _oldest(job: Job) -> tuple[int, ...]:
 
 
 def _smallest_remaining(job: Job) -> tuple[int, ...]:
-    left = job.run_max if job.estimate is None else min(job.estimate, job.run_max)
-    return (left * job.shape.milli_gpus,)
+    return (job.expected_run * job.shape.milli_gpus,)
 
 
 def _balance(job: Job) -> tuple[int, ...]:
@@ -94,7 +91,7 @@ def _balance(job: Job) -> tuple[int, ...]:
 
 LEAST_WORK: Final = "least-work"
 
-# What comes first among one user's jobs of one class; equal ones by age, then by id.
+# The order among one user's jobs of one class, the smallest first; equal jobs by age, then id.
 USER_ORDERS: Final[dict[str, Callable[[Job], tuple[int, ...]]]] = {
     LEAST_WORK: _least_work,
     "least-attained": _least_attained,
@@ -106,21 +103,21 @@ USER_ORDERS: Final[dict[str, Callable[[Job], tuple[int, ...]]]] = {
 
 @value
 class PoolPolicy:
-    """All that a pool's plans follow besides its jobs and nodes."""
+    """What a pool's plans depend on besides its jobs and nodes."""
 
     tiers: tuple[Tier, ...] = (ENTERPRISE, PAID, FREE)
-    shares: tuple[tuple[Path, Share], ...] = ()  # of places below the tiers
-    limits: tuple[tuple[str, Share], ...] = ()  # ceilings outside the tree, by what counts there
+    shares: tuple[tuple[Path, Share], ...] = ()  # of groups, mostly below the tiers
+    limits: tuple[tuple[str, Share], ...] = ()  # ceilings outside the tree, by name
     inside_a_user: str = LEAST_WORK
-    half_life: int = 10  # usage counts half after 2 ** this minutes: 17 hours
-    ahead: int = HOUR  # what runs now counts as if it had run so long already
-    reservations: int = 8  # blocked jobs that get a future place, one of each user
-    looks: int = 32  # blocked jobs that are looked at in a round
-    aged_part: int = 5  # jobs started for their age have at most this part of the GPUs
-    preemptions_max: int = 3  # after so many stops a job gives up its turn or moves, no more
-    turn_after: int = 50  # a job gives up its turn once it ran so many times what that costs it
+    half_life: int = 10  # usage counts half after 2 ** half_life minutes: 17 hours
+    ahead: int = HOUR  # running jobs count as if they had run so much longer
+    reservations: int = 8  # blocked jobs that get a planned start, one of each user
+    looks: int = 32  # blocked jobs that a pass looks at
+    aged_part: int = 5  # aged jobs get at most 1/aged_part of the GPUs
+    preemptions_max: int = 3  # a job preempted so often stops only for a turn or a move
+    turn_after: int = 50  # graces after which a job may stop for a turn or a move
     grace: int = 30 * SECOND  # a victim's time to save its work
-    victim_steps: int = 20_000  # sets of victims that are looked at for one job
+    victim_steps: int = 20_000  # sets of victims that are checked for one job
 
     def __post_init__(self) -> None:
         if self.inside_a_user not in USER_ORDERS:
@@ -130,58 +127,58 @@ class PoolPolicy:
         check_int("turn_after", self.turn_after, 0, WHOLE_PPM)
 
     def order_key(self, job: Job, now: Instant) -> tuple[Any, ...]:
-        """Where a job stands among its user's: smaller comes first."""
+        """The position of a job among its user's jobs. Smaller comes first."""
         inside = USER_ORDERS[self.inside_a_user](job)
         return (-job.priority_class, self._lateness(job, now), *inside, job.queued_at, job.id)
 
     def _lateness(self, job: Job, now: Instant) -> int:
-        """Brief jobs that can still start in time, then those that cannot, then all others."""
+        """0 for brief jobs that can still start in time, 1 for late ones, 2 for all others."""
         late_from = self.late_at(job)
         return 2 if late_from == NEVER else int(late_from <= now)
 
     def late_at(self, job: Job) -> Instant:
-        """From when on a brief job stands behind those that can still start in time.
+        """When a brief job becomes late: it comes after brief jobs that can still start in time.
 
-        Brief is what lasts a few start targets of its tier, and has not run before but for having
-        made room: for others a late start is no loss. NEVER if it is not brief. Whoever made room
-        for others has its target anew from then on: that is no reason to be late.
+        NEVER if the job is not brief. A brief job has an estimate of a few start targets, and has
+        not run before, except for runs that were preempted; after a preemption its start target
+        begins anew. For other jobs a late start is no loss.
         """
         target = self.start_target(job.path[0])
-        told = self.orders_by_work and job.estimate is not None
+        estimated = self.orders_by_work and job.estimate is not None
         failed = job.attained and not job.preemptions
-        brief = told and not failed and job.expected_run <= BRIEF_TARGETS * target
+        brief = estimated and not failed and job.expected_run <= BRIEF_TARGETS * target
         return job.waits_since + target if brief else NEVER
 
     def is_express(self, job: Job, now: Instant) -> bool:
-        """Whether a brief job can still start in time, and says that it ends within minutes.
+        """Whether a brief job can still start in time and is estimated to end within minutes.
 
-        Such jobs keep others waiting for little, so they come before them: see `express`.
+        Express jobs delay others little, so they come first: see `order.express`.
         """
         return now < self.express_until(job) < NEVER
 
     def express_until(self, job: Job) -> Instant:
-        """Until when it is worth hurrying for a brief job that is over in minutes; else NEVER."""
+        """Until when a brief job of a few minutes is express; NEVER for all other jobs."""
         return self.late_at(job) if job.expected_run <= EXPRESS_GRACES * self.grace else NEVER
 
     def target_right_at(self, job: Job) -> Instant:
-        """From when on such a job may ask tiers with longer targets for room: half its target."""
+        """When an express job gets the preemption right `target`: after half of its target."""
         return job.waits_since + self.start_target(job.path[0]) // 2
 
     @property
     def orders_by_work(self) -> bool:
-        """Whether the least work comes first inside a user, and turns follow it."""
+        """Whether the least work comes first inside a user; only then there are turns and moves."""
         return self.inside_a_user == LEAST_WORK
 
     def preempted_tiers(self, tier: str) -> tuple[str, ...]:
-        """The tiers that make room for a tier below its floor; none for an unknown tier."""
+        """The tiers that a tier may preempt below its floor; none for an unknown tier."""
         return next((known.preempts for known in self.tiers if known.name == tier), ())
 
     def start_target(self, tier: str) -> int:
-        """How soon jobs of a tier should start, in microseconds; 0 of one that is unknown."""
-        return next((one.start_target for one in self.tiers if one.name == tier), 0)
+        """How soon jobs of a tier should start, in microseconds; 0 for an unknown tier."""
+        return next((known.start_target for known in self.tiers if known.name == tier), 0)
 
     def tier_share(self, tier: Tier, gpus: int) -> Share:
-        """A tier's entitlement in a pool of so many GPUs."""
+        """The share of a tier in a pool of so many GPUs."""
         ceiling = (
             ()
             if tier.ceiling_ppm == WHOLE_PPM

@@ -1,4 +1,4 @@
-"""A policy as people write it down: a mapping of plain values, as read from YAML or JSON.
+"""A policy as an operator writes it: a mapping of plain values, as read from YAML or JSON.
 
     policy: {half_life: 10, inside_a_user: oldest}
     tiers:
@@ -6,9 +6,9 @@
     shares:
       paid/acme/vision: {weight: 3, floor: {H100: 8}, ceiling: {"*": 32}, jobs_max: 100}
 
-Spans are written `30s`, `10m`, `2h`, `1d` or as seconds. Tiers are either a mapping, with what is
-different from those that are shipped, or a list of all there shall be, the highest first. A word
-that is not known is refused, with the place where it stands. Simulator and service read the same.
+Spans are written `30s`, `10m`, `2h`, `1d` or as a number of seconds. Tiers are either a mapping of
+changes to the shipped tiers, or a list of all tiers, the highest first. An unknown key is refused
+with its location. The service and the simulator read the same format.
 """
 
 import re
@@ -25,13 +25,13 @@ from bursar.core.validation import check_int
 from bursar.core.value import replace
 
 T = TypeVar("T")
-Words = Mapping[str, Any]
-Read = Callable[[Any, str], Any]  # what was written, and where
+Fields = Mapping[str, Any]
+Parser = Callable[[Any, str], Any]  # takes a plain value and its location
 
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)", re.ASCII)
 _UNITS: Final = {"": SECOND, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY}
 SECTIONS: Final = ("policy", "tiers", "shares")
-# What may be written of a policy, and within which bounds. How far plans look is not in it.
+# The fields that can be set, and their bounds. The search limits of plans cannot be set.
 _COUNT_MAX: Final = 1_000_000
 BOUNDS: Final[Mapping[str, tuple[int, int] | None]] = {
     "inside_a_user": None,
@@ -43,32 +43,31 @@ BOUNDS: Final[Mapping[str, tuple[int, int] | None]] = {
     "turn_after": (0, _COUNT_MAX),
     "grace": (0, DAY),
 }
-TIER_FIELDS: Final = tuple(one.name for one in fields(Tier))
+TIER_FIELDS: Final = tuple(field.name for field in fields(Tier))
 _SPANS: Final = frozenset({"grace", "ahead", "start_target", "ages_after"})
 
 
 class PolicyFileError(ValueError):
-    """What was written down makes no sense; it says where."""
+    """A policy file is invalid. The text contains the location."""
 
 
-def parse_policy(words: Words) -> PoolPolicy:
-    """The policy that was written down; what is not named is as it is shipped."""
-    given = require_mapping(words.get("policy", {}), "policy")
-    reject_unknown_keys(given, BOUNDS, "policy")
-    read = {name: _read(name, one, f"policy.{name}") for name, one in given.items()}
-    policy = with_location("policy", lambda: _check_bounds(PoolPolicy(**read)))
-    tiers = _parse_tiers(policy, words.get("tiers", {}))
-    shares = require_mapping(words.get("shares", {}), "shares")
-    found = [
+def parse_policy(document: Fields) -> PoolPolicy:
+    """Parse a policy. Fields that are not set have the shipped values."""
+    settings = require_mapping(document.get("policy", {}), "policy")
+    reject_unknown_keys(settings, BOUNDS, "policy")
+    parsed = {name: _parse_field(name, v, f"policy.{name}") for name, v in settings.items()}
+    policy = with_location("policy", lambda: _check_bounds(PoolPolicy(**parsed)))
+    tiers = _parse_tiers(policy, document.get("tiers", {}))
+    shares = [
         (_parse_path(path, f"shares.{path}"), _parse_share(share, f"shares.{path}"))
-        for path, share in shares.items()
+        for path, share in require_mapping(document.get("shares", {}), "shares").items()
     ]
-    found.sort(key=lambda one: one[0])
-    return replace(policy, tiers=tiers, shares=_reject_duplicates(found))
+    shares.sort(key=lambda entry: entry[0])
+    return replace(policy, tiers=tiers, shares=_reject_duplicates(shares))
 
 
 def policy_to_dict(policy: PoolPolicy) -> dict[str, Any]:
-    """A policy in words that `policy_of` reads, with all that can be written."""
+    """A policy as plain values that `parse_policy` reads, with all fields that can be set."""
     return {
         "policy": {name: _to_plain(name, getattr(policy, name)) for name in BOUNDS},
         "tiers": [
@@ -80,14 +79,14 @@ def policy_to_dict(policy: PoolPolicy) -> dict[str, Any]:
 
 
 def _share_to_dict(share: Share) -> dict[str, Any]:
-    words: dict[str, Any] = {"weight": share.weight}
+    values: dict[str, Any] = {"weight": share.weight}
     if share.floor:
-        words["floor"] = dict(share.floor)
+        values["floor"] = dict(share.floor)
     if share.ceiling:
-        words["ceiling"] = dict(share.ceiling)
+        values["ceiling"] = dict(share.ceiling)
     if share.jobs_max is not None:
-        words["jobs_max"] = share.jobs_max
-    return words
+        values["jobs_max"] = share.jobs_max
+    return values
 
 
 def _to_plain(name: str, value: Any) -> Any:
@@ -106,60 +105,60 @@ def _check_bounds(policy: PoolPolicy) -> PoolPolicy:
     return policy
 
 
-def _parse_tiers(policy: PoolPolicy, given: object) -> tuple[Tier, ...]:
-    """The tiers: those that are shipped with what was written of them, or those of a list."""
-    if isinstance(given, list):
-        found = tuple(_parse_tier(one, f"tiers[{place}]") for place, one in enumerate(given))
+def _parse_tiers(policy: PoolPolicy, value: object) -> tuple[Tier, ...]:
+    """Parse a list of tiers, or a mapping of changes to the shipped ones."""
+    if isinstance(value, list):
+        tiers = tuple(_parse_tier(v, f"tiers[{index}]") for index, v in enumerate(value))
     else:
-        words = require_mapping(given, "tiers")
-        reject_unknown_keys(words, [tier.name for tier in policy.tiers], "tiers")
-        found = tuple(
-            _override_tier(tier, words.get(tier.name, {}), f"tiers.{tier.name}")
+        changes = require_mapping(value, "tiers")
+        reject_unknown_keys(changes, [tier.name for tier in policy.tiers], "tiers")
+        tiers = tuple(
+            _override_tier(tier, changes.get(tier.name, {}), f"tiers.{tier.name}")
             for tier in policy.tiers
         )
-    names = [tier.name for tier in found]
-    if not found:
+    names = [tier.name for tier in tiers]
+    if not tiers:
         raise PolicyFileError("tiers: there is one at least")
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise PolicyFileError(f"tiers: {twice[0]} is there more than once")
-    for tier in found:
+    for tier in tiers:
         reject_unknown_keys(dict.fromkeys(tier.preempts), names, f"tiers.{tier.name}.preempts")
-    return found
+    return tiers
 
 
-def _parse_tier(given: object, where: str) -> Tier:
-    words = require_mapping(given, where)
-    if "name" not in words:
+def _parse_tier(value: object, where: str) -> Tier:
+    values = require_mapping(value, where)
+    if "name" not in values:
         raise PolicyFileError(f"{where}: name must be named")
-    name = words["name"]
+    name = values["name"]
     tier: Tier = with_location(where, lambda: Tier(name=name))
-    return _override_tier(tier, {key: one for key, one in words.items() if key != "name"}, where)
+    return _override_tier(tier, {key: v for key, v in values.items() if key != "name"}, where)
 
 
-def _override_tier(tier: Tier, given: object, where: str) -> Tier:
-    words = require_mapping(given, where)
-    reject_unknown_keys(words, TIER_FIELDS[1:], where)
-    read = {name: _read(name, one, f"{where}.{name}") for name, one in words.items()}
-    return with_location(where, lambda: replace(tier, **read))
+def _override_tier(tier: Tier, value: object, where: str) -> Tier:
+    changes = require_mapping(value, where)
+    reject_unknown_keys(changes, TIER_FIELDS[1:], where)
+    parsed = {name: _parse_field(name, v, f"{where}.{name}") for name, v in changes.items()}
+    return with_location(where, lambda: replace(tier, **parsed))
 
 
-def _parse_share(given: object, where: str) -> Share:
+def _parse_share(value: object, where: str) -> Share:
     return build(
         Share,
-        given,
+        value,
         where,
         {"floor": parse_gpus_by_type, "ceiling": parse_gpus_by_type, "jobs_max": _parse_jobs_max},
     )
 
 
-def _read(name: str, given: object, where: str) -> Any:
+def _parse_field(name: str, value: object, where: str) -> Any:
     if name in _SPANS:
-        return parse_span(given, where)
-    return parse_texts(given, where) if name == "preempts" else given
+        return parse_span(value, where)
+    return parse_texts(value, where) if name == "preempts" else value
 
 
-def _parse_path(given: object, where: str) -> Path:
-    path = tuple(part.strip() for part in str(given).split("/"))
+def _parse_path(value: object, where: str) -> Path:
+    path = tuple(part.strip() for part in str(value).split("/"))
     if len(path) < 2 or not all(path):
         raise PolicyFileError(
             f"{where}: a place below a tier is written tier/org or tier/org/account"
@@ -167,66 +166,66 @@ def _parse_path(given: object, where: str) -> Path:
     return path
 
 
-def _reject_duplicates(found: list[tuple[Path, Share]]) -> tuple[tuple[Path, Share], ...]:
-    """Places with their shares; one that is written in two ways would have either."""
-    for (path, _), (after, _) in pairwise(found):
+def _reject_duplicates(shares: list[tuple[Path, Share]]) -> tuple[tuple[Path, Share], ...]:
+    """The shares, sorted by path. A path that is written in two ways would have two shares."""
+    for (path, _), (after, _) in pairwise(shares):
         if path == after:
             raise PolicyFileError(f"shares: {'/'.join(path)} is there more than once")
-    return tuple(found)
+    return tuple(shares)
 
 
-def _parse_jobs_max(given: object, where: str) -> object:
-    if given is not None:
-        with_location(where, lambda: check_int("jobs_max", given, 0, 2**32))
-    return given
+def _parse_jobs_max(value: object, where: str) -> object:
+    if value is not None:
+        with_location(where, lambda: check_int("jobs_max", value, 0, 2**32))
+    return value
 
 
 # --------------------------------------------------------------------------- plain values
 
 
-def parse_span(given: object, where: str) -> int:
-    """A span of time in microseconds."""
-    found = _SPAN.fullmatch(str(given).strip())
-    if found is None or isinstance(given, bool):
-        raise PolicyFileError(f"{where}: {given!r} is no span: write 30s, 10m, 2h or 1d")
-    return min(round(Decimal(found[1]) * _UNITS[found[2]]), NEVER)
+def parse_span(value: object, where: str) -> int:
+    """Parse a span of time, into microseconds."""
+    match = _SPAN.fullmatch(str(value).strip())
+    if match is None or isinstance(value, bool):
+        raise PolicyFileError(f"{where}: {value!r} is no span: write 30s, 10m, 2h or 1d")
+    return min(round(Decimal(match[1]) * _UNITS[match[2]]), NEVER)
 
 
 def format_span(span: int) -> str:
-    """A span of time, in the largest unit of which it is a whole number."""
+    """Format a span of time in the largest unit of which it is a whole number."""
     for name in ("d", "h", "m", "s"):
         if span and span % _UNITS[name] == 0:
             return f"{span // _UNITS[name]}{name}"
     return f"{span // SECOND}.{span % SECOND:06}".rstrip("0").rstrip(".") + "s"
 
 
-def parse_gpus_by_type(given: object, where: str) -> tuple[tuple[str, int], ...]:
-    """GPUs by type, or of all types (`*`)."""
-    return tuple(sorted((str(name), gpus) for name, gpus in require_mapping(given, where).items()))
+def parse_gpus_by_type(value: object, where: str) -> tuple[tuple[str, int], ...]:
+    """Parse numbers of GPUs by type, or of all types (`*`)."""
+    return tuple(sorted((str(name), gpus) for name, gpus in require_mapping(value, where).items()))
 
 
-def parse_texts(given: object, where: str) -> tuple[str, ...]:
-    """One text, or several."""
-    return (given,) if isinstance(given, str) else tuple(require_list(given, where))
+def parse_texts(value: object, where: str) -> tuple[str, ...]:
+    """Parse one text, or a list of texts."""
+    return (value,) if isinstance(value, str) else tuple(require_list(value, where))
 
 
-def build(kind: type[T], given: object, where: str, reads: Mapping[str, Read]) -> T:
-    """A value from the words for its fields."""
-    words = require_mapping(given, where)
+def build(kind: type[T], value: object, where: str, parsers: Mapping[str, Parser]) -> T:
+    """Build a dataclass from a mapping of its fields."""
+    values = require_mapping(value, where)
     known = fields(kind)  # type: ignore[arg-type]
-    reject_unknown_keys(words, [one.name for one in known], where)
-    needed = (one.name for one in known if one.default is MISSING)
-    if missing := [name for name in needed if name not in words]:
+    reject_unknown_keys(values, [field.name for field in known], where)
+    needed = (field.name for field in known if field.default is MISSING)
+    if missing := [name for name in needed if name not in values]:
         raise PolicyFileError(f"{where}: {', '.join(missing)} must be named")
-    read = {
-        name: reads[name](one, f"{where}.{name}") if name in reads else one
-        for name, one in words.items()
+    parsed = {
+        name: parsers[name](v, f"{where}.{name}") if name in parsers else v
+        for name, v in values.items()
     }
-    return with_location(where, lambda: kind(**read))
+    return with_location(where, lambda: kind(**parsed))
 
 
 def with_location(where: str, make: Callable[[], T]) -> T:
-    """What is made, or why it cannot be."""
+    """Call `make`; its errors become a `PolicyFileError` with the location."""
     try:
         return make()
     except PolicyFileError:
@@ -235,24 +234,24 @@ def with_location(where: str, make: Callable[[], T]) -> T:
         raise PolicyFileError(f"{where}: {error}") from error
 
 
-def require_mapping(given: object, where: str) -> Words:
-    """A mapping."""
-    if not isinstance(given, Mapping):
-        raise PolicyFileError(f"{where} is a mapping, not {given!r}")
-    return given
+def require_mapping(value: object, where: str) -> Fields:
+    """Check that a value is a mapping."""
+    if not isinstance(value, Mapping):
+        raise PolicyFileError(f"{where} is a mapping, not {value!r}")
+    return value
 
 
-def require_list(given: object, where: str) -> list[Any]:
-    """A list."""
-    if not isinstance(given, list):
-        raise PolicyFileError(f"{where} is a list, not {given!r}")
-    return given
+def require_list(value: object, where: str) -> list[Any]:
+    """Check that a value is a list."""
+    if not isinstance(value, list):
+        raise PolicyFileError(f"{where} is a list, not {value!r}")
+    return value
 
 
-def reject_unknown_keys(words: Words, known: Iterable[str], where: str) -> None:
-    """Refuse words that are not known."""
+def reject_unknown_keys(values: Fields, known: Iterable[str], where: str) -> None:
+    """Refuse keys that are not known."""
     known = sorted(known)
-    unknown = sorted(str(word) for word in words if word not in known)
+    unknown = sorted(str(key) for key in values if key not in known)
     if unknown:
-        told = ", ".join(known)
-        raise PolicyFileError(f"{where}: no such word: {', '.join(unknown)}; there are {told}")
+        listed = ", ".join(known)
+        raise PolicyFileError(f"{where}: unknown key: {', '.join(unknown)}; there are {listed}")

@@ -1,19 +1,19 @@
-"""What a scheduler was told and what it decided, so that it can be done again (S14).
+"""Records the inputs and decisions of a scheduler, so that its rounds can be replayed (S14).
 
-A plan follows from its cluster alone, and a cluster from what it was told. So whoever keeps a
-snapshot, and from there on every step, can let the same rules decide once more and compare.
+A plan depends on its cluster alone, and a cluster on its inputs. So from a snapshot and every later
+step, a replay makes the same decisions, and can compare them with the recorded ones.
 
     recorder = Recorder(cluster)
-    recorder.begin()                       # from here on all of it is kept
-    recorder.at(now)
-    recorder.queue(job)
-    recorder.decided(carry_out(cluster, now).decisions)
-    kept = recorder.taken()                # a snapshot the first time, and the steps since
+    recorder.begin_window()                # everything is recorded from here on
+    recorder.advance_to(now)
+    recorder.enqueue(job)
+    recorder.record_decisions(carry_out(cluster, now).decisions)
+    recording = recorder.take()            # the first one of a window has a snapshot
 
-Nothing is kept of rounds that were told nothing and decided nothing: time that passes in two steps
-has passed as in one. A window (a snapshot and the steps from there on) ends when as much has been
-told as two snapshots would say: so a replay of the last window is never long, and snapshots never
-cost more than the steps do.
+A round without inputs and decisions is not recorded: two advances of the clock equal one. A window
+is a snapshot and the steps after it. It is long enough once it has twice as many inputs and
+decisions as the snapshot has entries. So a replay of the last window is never long, and snapshots
+never cost more than steps.
 """
 
 from collections.abc import Iterable
@@ -32,93 +32,85 @@ from bursar.core.scheduling.placement.fragmentation import Fragmentation
 from bursar.core.scheduling.plan import carry_out
 from bursar.core.value import replace, value
 
-WINDOW_MIN: Final = (
-    5_000  # a window has at least so many inputs and decisions, if nobody else begins
-)
-LIST_FIELDS: Final = (
-    "nodes",
-    "waiting",
-    "running",
-    "earmarks",
-    "usage",
-)  # of a snapshot, that are many
+WINDOW_MIN: Final = 5_000  # inputs and decisions after which a window may be long enough
+LIST_FIELDS: Final = ("nodes", "waiting", "running", "earmarks", "usage")  # of a snapshot
 
 
 @value
 class NodeAdded:
-    """A node is there, or was changed in what it can be used for."""
+    """A node is new, or its state has changed."""
 
     node: Node
 
     def apply_to(self, cluster: Cluster) -> None:
-        """Let a cluster know."""
+        """Apply the input to a cluster."""
         cluster.add_node(self.node)
 
 
 @value
 class NodeRemoved:
-    """A node is there no more; nothing runs on it."""
+    """A node is gone. Nothing ran on it."""
 
     node: NodeId
 
     def apply_to(self, cluster: Cluster) -> None:
-        """Let a cluster know."""
+        """Apply the input to a cluster."""
         cluster.remove_node(self.node)
 
 
 @value
 class JobQueued:
-    """A job waits, from now on or again."""
+    """A job waits, new or back from a run."""
 
     job: Job
 
     def apply_to(self, cluster: Cluster) -> None:
-        """Let a cluster know."""
+        """Apply the input to a cluster."""
         cluster.enqueue(self.job)
 
 
 @value
 class JobWithdrawn:
-    """A job waits no more, and does not run either."""
+    """A waiting job was withdrawn."""
 
     job: JobId
 
     def apply_to(self, cluster: Cluster) -> None:
-        """Let a cluster know."""
+        """Apply the input to a cluster."""
         cluster.withdraw(self.job)
 
 
 @value
 class JobStarted:
-    """A job has GPUs, by somebody else's decision."""
+    """A job runs that this cluster did not start."""
 
     running: RunningJob
 
     def apply_to(self, cluster: Cluster) -> None:
-        """Let a cluster know."""
+        """Apply the input to a cluster."""
         cluster.add_running(self.running)
 
 
 @value
 class JobStopping:
-    """A running job was asked to stop, not by a plan."""
+    """A running job is stopping, but not because of a plan."""
 
     job: JobId
     stops_at: Instant
 
     def apply_to(self, cluster: Cluster) -> None:
-        """Let a cluster know."""
+        """Apply the input to a cluster."""
         cluster.stop(self.job, self.stops_at)
 
 
 @value
 class GpusEarmarked:
-    """Others leave GPUs to a job that waits, by an earlier decision."""
+    """GPUs are earmarked for a waiting job, by an earlier decision."""
 
     earmark: Earmark
 
     def apply_to(self, cluster: Cluster) -> None:
-        """Let a cluster know."""
+        """Apply the input to a cluster."""
         cluster.add_earmark(self.earmark)
 
 
@@ -129,30 +121,30 @@ class JobEnded:
     job: JobId
 
     def apply_to(self, cluster: Cluster) -> None:
-        """Let a cluster know."""
+        """Apply the input to a cluster."""
         cluster.remove_running(self.job)
 
 
 @value
 class JobMixChanged:
-    """Other shapes are typically seen."""
+    """The typical shapes of jobs have changed."""
 
     shapes: tuple[tuple[Shape, int], ...]
 
     def apply_to(self, cluster: Cluster) -> None:
-        """Let a cluster know."""
+        """Apply the input to a cluster."""
         cluster.fragments = Fragmentation(self.shapes)
 
 
 @value
 class LimitChanged:
-    """A ceiling outside the tree of shares is another."""
+    """A ceiling outside the share tree has changed."""
 
     name: str
     share: Share
 
     def apply_to(self, cluster: Cluster) -> None:
-        """Let a cluster know."""
+        """Apply the input to a cluster."""
         cluster.set_limit(self.name, self.share)
 
 
@@ -172,22 +164,22 @@ Input: TypeAlias = (
 
 @value
 class RecordedStep:
-    """What a cluster was told at an instant, and what was decided then."""
+    """The inputs of a cluster at an instant, and the decisions made then."""
 
     at: Instant
     inputs: tuple[Input, ...]
-    decisions: tuple[Decision, ...] | None  # None if nobody looked for any
+    decisions: tuple[Decision, ...] | None  # None if no plan was made
 
 
 class Recording(NamedTuple):
-    """What has become known since it was last taken; a window begins with a snapshot."""
+    """The steps since the last recording was taken. The first of a window has a snapshot."""
 
     snapshot: PoolSnapshot | None
     steps: tuple[RecordedStep, ...]
 
 
 class Recorder:
-    """Passes on what a cluster is told, and keeps it for as long as somebody takes it."""
+    """Applies inputs to a cluster, and records them while a window is open."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -195,16 +187,16 @@ class Recorder:
         self._snapshot: PoolSnapshot | None = None
         self._inputs: list[Input] = []  # since the last step
         self._steps: list[RecordedStep] = []
-        self.size = 0  # inputs and decisions that wait to be taken
-        self._window_left = 0  # before the window is long enough
+        self.size = 0  # inputs and decisions not taken yet
+        self._window_left = 0  # inputs and decisions until the window is long enough
 
     @property
     def is_open(self) -> bool:
-        """Whether a window is open that is not too long."""
+        """Whether a window is open that is not long enough yet."""
         return self._recording and self._window_left > 0
 
     def begin_window(self) -> None:
-        """Begin a window: all that is known by now is its snapshot, what comes are its steps."""
+        """Begin a window with a snapshot of the cluster as it is now."""
         self.discard_window()
         self._recording = True
         self._snapshot = snapshot = self.cluster.snapshot()
@@ -212,66 +204,66 @@ class Recorder:
         self._window_left = max(WINDOW_MIN, 2 * known)
 
     def discard_window(self) -> None:
-        """Keep nothing until somebody begins."""
+        """Stop recording, and discard what was not taken."""
         self._recording, self._snapshot, self.size = False, None, 0
         self._inputs, self._steps = [], []
 
     def advance_to(self, now: Instant) -> None:
-        """Let time pass; it does not go back."""
+        """Move the clock; it never goes back."""
         if self._inputs and now > self.cluster.now:
             self._step(None)
         self.cluster.advance_to(max(now, self.cluster.now))
 
     def record(self, change: Input) -> None:
-        """Tell the cluster something."""
+        """Apply an input to the cluster, and record it."""
         change.apply_to(self.cluster)
         if self._recording:
             self._inputs.append(change)
             self.size += 1
 
     def add_node(self, node: Node) -> None:
-        """A node is there, or was changed."""
+        """Add a node, or change its state."""
         self.record(NodeAdded(node=node))
 
     def remove_node(self, node: NodeId) -> None:
-        """A node is gone."""
+        """Remove a node."""
         self.record(NodeRemoved(node=node))
 
     def enqueue(self, job: Job) -> None:
-        """A job waits."""
+        """Add a waiting job."""
         self.record(JobQueued(job=job))
 
     def withdraw(self, job: JobId) -> None:
-        """A job waits no more."""
+        """Remove a waiting job."""
         self.record(JobWithdrawn(job=job))
 
     def add_running(self, running: RunningJob) -> None:
-        """A job runs."""
+        """Add a running job."""
         self.record(JobStarted(running=running))
 
     def stop(self, job: JobId, stops_at: Instant) -> None:
-        """A running job was asked to stop."""
+        """Stop a running job."""
         self.record(JobStopping(job=job, stops_at=stops_at))
 
     def add_earmark(self, earmark: Earmark) -> None:
-        """Others leave GPUs to a job."""
+        """Earmark GPUs for a waiting job."""
         self.record(GpusEarmarked(earmark=earmark))
 
     def remove_running(self, job: JobId) -> None:
-        """A running job has left its GPUs."""
+        """Remove a running job."""
         self.record(JobEnded(job=job))
 
     def set_job_mix(self, shapes: tuple[tuple[Shape, int], ...]) -> None:
-        """These shapes are typically seen."""
+        """Set the typical shapes of jobs."""
         if shapes != self.cluster.fragments.typical:
             self.record(JobMixChanged(shapes=shapes))
 
     def set_limit(self, name: str, share: Share) -> None:
-        """A ceiling outside the tree is another."""
+        """Set a ceiling outside the share tree."""
         self.record(LimitChanged(name=name, share=share))
 
     def record_decisions(self, decisions: tuple[Decision, ...]) -> None:
-        """This was decided, and is carried out."""
+        """Record decisions that are carried out on the cluster."""
         if self._recording and (self._inputs or decisions):
             self.size += len(decisions)
             self._step(decisions)
@@ -283,7 +275,7 @@ class Recorder:
         self._inputs = []
 
     def take(self) -> Recording:
-        """What has become known since this was last asked."""
+        """Take what was recorded since the last call."""
         if self._inputs:
             self._step(None)
         recording = Recording(self._snapshot if self._steps else None, tuple(self._steps))
@@ -294,7 +286,7 @@ class Recorder:
 
 
 def replay_step(cluster: Cluster, step: RecordedStep) -> tuple[Decision, ...] | None:
-    """Tell a cluster what another was told, and decide as it did; what comes of it now."""
+    """Apply a recorded step to a cluster. Returns the decisions made now; None if it had none."""
     cluster.advance_to(step.at)
     for change in step.inputs:
         change.apply_to(cluster)
@@ -302,7 +294,7 @@ def replay_step(cluster: Cluster, step: RecordedStep) -> tuple[Decision, ...] | 
 
 
 def split_snapshot(snapshot: PoolSnapshot, rows_max: int) -> list[PoolSnapshot]:
-    """The same in parts, each with so many nodes and jobs at most: `joined` makes it whole."""
+    """Split a snapshot into parts of at most so many rows. `join_snapshots` undoes it."""
     remaining = {name: getattr(snapshot, name) for name in LIST_FIELDS}
     parts: list[PoolSnapshot] = []
     template = replace(snapshot, **dict.fromkeys(LIST_FIELDS, ()))
@@ -317,7 +309,7 @@ def split_snapshot(snapshot: PoolSnapshot, rows_max: int) -> list[PoolSnapshot]:
 
 
 def join_snapshots(parts: Iterable[PoolSnapshot]) -> PoolSnapshot:
-    """The snapshot that was split into these."""
+    """Join the parts that `split_snapshot` made."""
     part_list = list(parts)
     whole = {
         name: tuple(chain.from_iterable(getattr(part, name) for part in part_list))

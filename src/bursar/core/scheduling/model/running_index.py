@@ -1,4 +1,4 @@
-"""The running jobs of a pool, indexed by when they end and by whom they can be stopped for."""
+"""The running jobs of a pool, indexed by when they end and when their turn ends."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
@@ -11,7 +11,7 @@ from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.core.scheduling.order.backlog import Backlog
 from bursar.core.sorted_set import SortedSet
 
-OVERDUE_GRACES: Final = 10  # graces past its bound for which a job still counts as about to end
+OVERDUE_GRACES: Final = 10  # graces past its bound until plans stop expecting a job to end
 
 
 class RunningIndex:
@@ -23,17 +23,15 @@ class RunningIndex:
         self._jobs = jobs
         self._classes = classes
         self._backlog = backlog
-        # By GPU type: when the GPUs of running jobs, and of earmarks, are free at the latest.
+        # By GPU type: when the GPUs of running jobs and earmarks are free at the latest.
         self.ends: dict[str, SortedSet[tuple[Instant, JobId]]] = {}
-        self.aged_milli_gpus = 0  # of jobs that were started for their age
+        self.aged_milli_gpus = 0  # of jobs that started for their age
         self._by_org: dict[Path, set[JobId]] = {}
-        self._expected_ends: SortedSet[tuple[Instant, JobId]] = SortedSet()  # those to come
-        self._turn_ends: dict[
-            Path, SortedSet[tuple[Instant, JobId]]
-        ] = {}  # by org: see `turn_ends`
+        self._expected_ends: SortedSet[tuple[Instant, JobId]] = SortedSet()  # future ones only
+        self._turn_ends: dict[Path, SortedSet[tuple[Instant, JobId]]] = {}  # by org
 
     def add(self, running: RunningJob, policy: PoolPolicy, now: Instant) -> None:
-        """Index a job that runs."""
+        """Add a running job."""
         job, org = running.job, running.job.path[:2]
         self.add_end(running.gpu_type, running.ends_by, job.id)
         self._by_org.setdefault(org, set()).add(job.id)
@@ -47,7 +45,7 @@ class RunningIndex:
             self._classes.add_running(job)
 
     def remove(self, running: RunningJob, policy: PoolPolicy) -> None:
-        """Forget a job that ran; the exact inverse of `add`."""
+        """Remove a job; the exact inverse of `add`."""
         job, org = running.job, running.job.path[:2]
         self.remove_end(running.gpu_type, running.ends_by, job.id)
         self._by_org[org].discard(job.id)
@@ -60,15 +58,15 @@ class RunningIndex:
             self._classes.remove_running(job)
 
     def add_end(self, gpu_type: str, at: Instant, job: JobId) -> None:
-        """Note when the GPUs of a running job, or of an earmark, are free at the latest."""
+        """Add when the GPUs of a running job, or of an earmark, are free at the latest."""
         self.ends.setdefault(gpu_type, SortedSet()).add((at, job))
 
     def remove_end(self, gpu_type: str, at: Instant, job: JobId) -> None:
-        """Forget an end that `add_end` noted."""
+        """Remove what `add_end` added."""
         self.ends[gpu_type].discard((at, job))
 
     def pop_overdue(self, policy: PoolPolicy, now: Instant) -> Iterator[JobId]:
-        """Take out the jobs that should have ended so long ago that no plan counts on it."""
+        """Take out the jobs that are so long past their bound that no plan expects their end."""
         for ends in self.ends.values():
             while (end := ends.first()) is not None and (
                 end[0] <= now - OVERDUE_GRACES * policy.grace
@@ -77,7 +75,7 @@ class RunningIndex:
                 yield end[1]
 
     def drop_expected_ends(self, now: Instant) -> None:
-        """Take jobs out of the backlog that run longer than expected."""
+        """Take out of the backlog the jobs that run longer than expected."""
         while (first := self._expected_ends.first()) is not None and first[0] <= now:
             self._expected_ends.pop_first()
             self._backlog.count_running(self._jobs[first[1]], -1)
@@ -88,23 +86,23 @@ class RunningIndex:
             yield from map(self._jobs.__getitem__, self._by_org.get(org, ()))
 
     def past_turn(self, org: Path, now: Instant) -> Iterator[RunningJob]:
-        """The jobs of an org that have had their turn, the longest ago first."""
+        """The jobs of an org that are past their turn, the longest ago first."""
         for at, job_id in self._turn_ends.get(org, ()):
             if at > now:
                 break
             yield self._jobs[job_id]
 
     def next_turn_end(self, orgs: Iterable[Path], now: Instant) -> Instant:
-        """When a turn ends next in one of these orgs: now if one has ended, else NEVER if none."""
+        """The next end of a turn in these orgs: now if a turn has ended, NEVER if there is none."""
         turns = (ends for org in orgs if (ends := self._turn_ends.get(org)))
         firsts = (ends.first() for ends in turns)
         return max(min((first[0] for first in firsts if first is not None), default=NEVER), now)
 
 
 def turn_ends(running: RunningJob, policy: PoolPolicy) -> Instant:
-    """From when on a job may be stopped for its turn or a move: by then stopping costs little.
+    """When a job may be stopped for a turn or a move: then stopping costs little in comparison.
 
-    NEVER for a job that cannot save its work within the grace, and under policies without turns.
+    NEVER if the job cannot save its work within the grace, or the policy has no turns.
     """
     job = running.job
     saves = job.checkpoint_every and job.checkpoint_cost <= policy.grace

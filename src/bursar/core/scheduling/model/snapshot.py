@@ -1,4 +1,4 @@
-"""All that is known of a pool at an instant: a plan follows from it alone."""
+"""The state of a pool at an instant. A plan depends on nothing else."""
 
 from bursar.core.instant import Instant
 from bursar.core.money import Micros
@@ -10,7 +10,7 @@ from bursar.core.value import value
 
 @value
 class PoolSnapshot:
-    """A pool: its nodes, what waits and runs, what was used. Everything sorted by id."""
+    """A pool: its nodes, waiting and running jobs, and past usage, each sorted by id."""
 
     at: Instant
     policy: PoolPolicy
@@ -18,5 +18,5 @@ class PoolSnapshot:
     waiting: tuple[Job, ...] = ()
     running: tuple[RunningJob, ...] = ()
     earmarks: tuple[Earmark, ...] = ()
-    usage: tuple[tuple[Path, Micros], ...] = ()  # of users, with jobs that have ended; grown
-    typical: tuple[tuple[Shape, int], ...] = ()  # shapes seen, and how often
+    usage: tuple[tuple[Path, Micros], ...] = ()  # of each user's ended jobs, grown
+    typical: tuple[tuple[Shape, int], ...] = ()  # typical shapes, and how often each was submitted

@@ -1,14 +1,14 @@
-"""Usage that fades, in whole numbers.
+"""Usage that decays with a half-life, in integers.
 
-The problem. What a share used counts less the longer ago it was: half after a half-life. Fading
-every share at every tick costs what exists, not what changed, and rounds every time.
+Usage counts less the longer ago it was: half after a half-life. To decay every group at every tick
+would cost time for each group that exists, not for each that changed, and round every time.
 
-So nothing fades; what is new grows instead. A unit used at tick t counts `growth(t)`, which doubles
-with every half-life. Only comparisons matter, and they come out the same. What runs at a rate
-from a to b has used `rate * (growth(b) - growth(a))`: exact however it is split, worked out only
-when asked for. Between two ticks growth is a straight line, so short jobs count as well.
+So past usage stays as it is, and new usage counts more instead (forward decay). A unit used at
+instant t counts `growth(t)`, which doubles with every half-life. Only comparisons matter, and these
+come out the same. A job with a constant rate from a to b has used `rate * (growth(b) - growth(a))`,
+which is exact however the time is split. Between two ticks growth is linear, so short jobs count.
 
-Growth starts from one at every epoch of 64 half-lives, when all usage is halved 64 times.
+Growth starts from 1 at every epoch of 64 half-lives, when all usage is halved 64 times.
 """
 
 from functools import lru_cache
@@ -19,9 +19,9 @@ from bursar.core.instant import MINUTE, Instant
 
 TICK: Final = MINUTE
 EPOCH_HALF_LIVES: Final = 64  # half-lives in an epoch
-_FRACTION_BITS: Final = 64  # of fraction in growth
+_FRACTION_BITS: Final = 64  # of the fraction of growth
 
-# roots[i] is 2 ** (1 / 2**i), with 64 bits of fraction
+# _ROOTS[i] is 2 ** (1 / 2**i), with 64 bits of fraction
 _ROOTS: Final = [2 << _FRACTION_BITS]
 while len(_ROOTS) < 32:
     _ROOTS.append(isqrt(_ROOTS[-1] << _FRACTION_BITS))
@@ -33,7 +33,7 @@ def tick_of(at: Instant) -> Instant:
 
 
 class UsageDecay:
-    """How fast usage fades: by half in 2 ** `half_life_log2` ticks."""
+    """How fast usage decays: by half in 2 ** `half_life_log2` ticks."""
 
     __slots__ = ("epoch", "half_life_log2")
 
@@ -42,12 +42,12 @@ class UsageDecay:
         self.epoch = self.epoch_of(at)
 
     def epoch_of(self, at: Instant) -> Instant:
-        """When the epoch of an instant began."""
+        """The start of the epoch of an instant."""
         length = EPOCH_HALF_LIVES * TICK << self.half_life_log2
         return at - at % length
 
     def growth(self, at: Instant) -> int:
-        """What a unit of use counts at an instant, against one at the epoch's beginning."""
+        """What a unit of usage at an instant counts, relative to one at the start of the epoch."""
         ticks, rest = divmod(at - self.epoch, TICK)
         here = _growth(ticks, self.half_life_log2)
         return here + (_growth(ticks + 1, self.half_life_log2) - here) * rest // TICK

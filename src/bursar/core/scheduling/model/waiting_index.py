@@ -1,7 +1,8 @@
-"""The waiting jobs of a pool, indexed by what time does to them.
+"""The waiting jobs of a pool, indexed by when time changes their state.
 
-The order among waiting jobs is the share tree's. This index knows when that order changes by
-itself: a job may be tried again, becomes late, or may press others; and which jobs have a date.
+The order among waiting jobs is the share tree's. This index holds when time alone changes it: when
+a job's back-off ends, when it becomes late, when it gets the right `target`; and which jobs have a
+date.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,10 +34,10 @@ class WaitingIndex:
         self._tree = tree
         self._classes = classes
         self._backlog = backlog
-        self.with_date: _Deadlines = SortedSet()  # promised a date, by when they first were
-        self._backing_off: _Deadlines = SortedSet()  # may not be tried before
-        self._late_at: _Deadlines = SortedSet()  # brief jobs that can still start in time
-        self._target_right_at: _Deadlines = SortedSet()  # express jobs: when they may press others
+        self.with_date: _Deadlines = SortedSet()  # by when they first got a date
+        self._backing_off: _Deadlines = SortedSet()  # by when the back-off ends
+        self._late_at: _Deadlines = SortedSet()  # of brief jobs that can still start in time
+        self._target_right_at: _Deadlines = SortedSet()  # of express jobs
 
     def enqueue(self, job: Job, policy: PoolPolicy, now: Instant) -> None:
         """Put a job into its user's queue."""
@@ -68,17 +69,17 @@ class WaitingIndex:
         self._backing_off.add((job.not_before, job.id))
 
     def stop_back_off(self, job: Job) -> bool:
-        """Forget that a job backs off; False if it does not."""
+        """End the back-off of a job; False if it has none."""
         return self._backing_off.discard((job.not_before, job.id))
 
     def pop_retries(self, now: Instant) -> Iterator[Job]:
-        """Take out the jobs that may be tried again."""
+        """Take out the jobs whose back-off has ended."""
         while (first := self._backing_off.first()) is not None and first[0] <= now:
             self._backing_off.pop_first()
             yield self._jobs[first[1]]
 
     def backing_off(self) -> Iterator[Job]:
-        """The jobs that may not be tried yet."""
+        """The jobs that back off."""
         return (self._jobs[job_id] for _, job_id in self._backing_off)
 
     # ----------------------------------------------------------------------- time
@@ -89,10 +90,10 @@ class WaitingIndex:
         return [self._jobs[job_id] for _, job_id in late]
 
     def next_retry(self) -> Instant:
-        """When a job that backs off may be tried again; NEVER if none does."""
+        """The next end of a back-off; NEVER if no job backs off."""
         first = self._backing_off.first()
         return NEVER if first is None else first[0]
 
     def next_target_right(self, now: Instant) -> Instant:
-        """When an express job may press others next; NEVER if none will."""
+        """When the next express job gets the right `target`; NEVER if none will."""
         return next((at for at, _ in self._target_right_at.since((now + 1, JobId("")))), NEVER)

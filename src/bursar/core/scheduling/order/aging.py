@@ -1,4 +1,4 @@
-"""Who has waited too long: jobs that have a date, and of each other user its oldest."""
+"""Jobs that have waited too long: those with a date, and the oldest of each other user."""
 
 from itertools import islice
 from typing import Final
@@ -6,18 +6,19 @@ from typing import Final
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job
 
-OLDEST_CANDIDATES: Final = 16  # jobs of one user that are looked at for one that can start
+OLDEST_CANDIDATES: Final = 16  # jobs of one user that are checked for one that can start
 
 
 def jobs_with_date(cluster: Cluster) -> list[Job]:
-    """Jobs that were promised a date, in the order in which they were."""
+    """Jobs that were promised a date, the first promise first."""
     return [cluster.waiting[job_id] for _, job_id in cluster.waiting_index.with_date]
 
 
 def overdue_jobs(cluster: Cluster) -> list[list[Job]]:
-    """Of each user that has no date, the oldest jobs that wait too long and pass no ceiling.
+    """For each user without a date: its oldest jobs that have waited too long and pass no ceiling.
 
-    The first of them that can start or get a date does. At most as many users as a plan has looks.
+    The first of a user's jobs that can start or get a date does. The result has at most
+    `PoolPolicy.looks` users.
     """
     tree, now = cluster.tree, cluster.now
     dated_users = {job.path for job in jobs_with_date(cluster)}

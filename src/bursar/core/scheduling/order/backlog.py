@@ -1,9 +1,9 @@
-"""How much work waits and runs in a pool, of whom, and who would outlast all of it.
+"""How much work waits and runs in a pool, and which jobs would outlast all of it.
 
-A job that lasts longer than all GPUs of its type together need for everything there is the last to
-end whatever is done; if it also starts late, the pool stands half empty at the end. So, if it takes
-a small part of the GPUs, it comes first inside its user and gives up no turn. In a pool with much
-to do nobody is such a job.
+A job that lasts longer than all GPUs of its type need for all other work ends last, whatever the
+scheduler does. If it also starts late, the pool is half empty at the end. So such a job comes first
+inside its user and gives up no turn, provided that it takes a small part of the GPUs. In a pool
+with much work there is no such job.
 """
 
 from typing import Final
@@ -12,28 +12,25 @@ from bursar.core.instant import Instant
 from bursar.core.scheduling.model.jobs import Job, Path, RunningJob
 from bursar.core.scheduling.model.nodes import MILLI
 
-SMALL_PART: Final = 8  # it takes at most this part of the GPUs
+SMALL_PART_DIVISOR: Final = 8  # a job takes a small part if so many of it fit on the GPUs
 
 
 class Backlog:
-    """Work that is still to be done, by GPU type, in milli-GPU-microseconds.
+    """The work that is left, by GPU type, in milli-GPU-microseconds.
 
-    As told, or else by bounds. What waits counts at the type that it welcomes most.
+    It follows estimates, or `run_max` without one. A waiting job counts for the GPU type that it
+    lists first. Likely work counts half of `run_max` without an estimate.
     """
 
     def __init__(self) -> None:
-        self.waiting_by_org: dict[
-            Path, tuple[int, int]
-        ] = {}  # what waits: jobs, and work as is likely
-        self.likely_waiting_work: dict[str, int] = {}  # what waits, as is likely
+        self.waiting_by_org: dict[Path, tuple[int, int]] = {}  # jobs, and their likely work
+        self.likely_waiting_work: dict[str, int] = {}
         self._waiting_work: dict[str, int] = {}
-        self._running_milli: dict[str, int] = {}  # milli-GPUs
-        self._weighted_ends: dict[
-            str, int
-        ] = {}  # milli-GPUs times the instant at which each should end
+        self._running_milli: dict[str, int] = {}  # milli-GPUs of running jobs
+        self._weighted_ends: dict[str, int] = {}  # milli-GPUs times the expected end, added up
 
     def count_waiting(self, job: Job, sign: int = 1) -> None:
-        """Count what waits; with `way=-1`, no more."""
+        """Count a waiting job; with `sign=-1`, remove it."""
         milli, first = sign * job.shape.milli_gpus, job.shape.types[0]
         likely = milli * job.likely_run
         _add(self._waiting_work, first, milli * job.expected_run)
@@ -46,7 +43,7 @@ class Backlog:
             del self.waiting_by_org[org]
 
     def count_running(self, running: RunningJob, sign: int = 1) -> None:
-        """Count what runs and should not have ended yet; with `way=-1`, no more."""
+        """Count a running job before its expected end; with `sign=-1`, remove it."""
         milli = sign * running.job.shape.milli_gpus
         _add(self._running_milli, running.gpu_type, milli)
         _add(
@@ -56,10 +53,10 @@ class Backlog:
         )
 
     def is_outlasted_by(self, job: Job, remaining: int, now: Instant, gpus: dict[str, int]) -> bool:
-        """Whether a job that lasts so much longer would be the last of its type to end."""
+        """Whether a job that has `remaining` microseconds to run would end last of its GPU type."""
         gpu_type = job.shape.types[0]
         milli = gpus.get(gpu_type, 0) * MILLI
-        if job.shape.milli_gpus * SMALL_PART > milli:
+        if job.shape.milli_gpus * SMALL_PART_DIVISOR > milli:
             return False
         running_work = (
             self._weighted_ends.get(gpu_type, 0) - self._running_milli.get(gpu_type, 0) * now

@@ -1,7 +1,7 @@
-"""Who comes first below a ceiling: future places count there before they are taken.
+"""Planned starts count for ceilings before they happen.
 
-A job that starts now may leave every GPU that others have a future place on, and still use up a
-ceiling that they need as well: then they would have their GPUs and no right to them.
+A job that starts now may leave all GPUs of the planned starts free and still use up a ceiling that
+these need. Then their GPUs would be free, but the ceiling would not let them start.
 """
 
 from collections.abc import Iterator
@@ -15,23 +15,23 @@ from bursar.core.scheduling.order.share_group import ShareGroup
 
 
 class _CeilingClaim(NamedTuple):
-    """A job that has a future place."""
+    """A planned start that will count for a ceiling."""
 
     job: JobId
     planned: PlannedStart
     milli_gpus: int
-    dated: bool  # whether its place was promised
+    dated: bool  # whether its start was promised
 
 
 class CeilingClaims:
-    """All that have a future place, by the ceilings below which they will count."""
+    """The planned starts of a round, by the groups whose ceilings will count them."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._claims_by_group: dict[int, list[_CeilingClaim]] = {}
 
     def add(self, job: Job, planned: PlannedStart, *, dated: bool) -> None:
-        """A job has a future place."""
+        """Count a planned start for all ceilings of its job."""
         claim = _CeilingClaim(job.id, planned, job.shape.milli_gpus, dated)
         for group in self._groups(job):
             if group.ceiling or group.jobs_max is not None:
@@ -40,11 +40,11 @@ class CeilingClaims:
     def find_crowded(
         self, job: Job, gpu_type: str, *, dated: bool = False
     ) -> tuple[ShareGroup, list[JobId]] | None:
-        """A ceiling that a job would use up and that some with a future place need as well.
+        """A ceiling that a job would use up although planned starts need it, and these jobs.
 
-        Inside an org however soon it ends, because at a ceiling the others would lose their place;
-        what strangers of one tier share is theirs again if it ends in time. With `dated`, only
-        those count who have a date.
+        Inside an org the job conflicts however soon it ends. At the ceiling of a tier, which
+        several orgs share, it conflicts only if it may still run at the planned start. With
+        `dated`, only planned starts with a promised date count.
         """
         if not self._claims_by_group:
             return None
@@ -71,7 +71,7 @@ class CeilingClaims:
         return None
 
     def _groups(self, job: Job) -> Iterator[ShareGroup]:
-        """Where a job counts: its own places from the user up, and limits outside the tree."""
+        """The groups that count a job: from its user up, and limits outside the tree."""
         tree = self._cluster.tree
         yield from tree.groups.user_group(job.path).lineage()
         yield from tree.groups.limits_of(job)

@@ -1,16 +1,15 @@
-"""Brief jobs that can still start in time, before all longer ones.
+"""Express jobs: short jobs that can still start in time come before all longer ones.
 
-A request that is over in minutes keeps others waiting for little, and late it is worth little. So,
-while it can still start in time (`Policy.express`), it does not wait for its turn among jobs of
-hours: it comes right after those that have waited too long. Among such jobs the order is that of
-the share tree.
+A job that ends within minutes delays others little, and is worth little if it starts late. So while
+it can still start in time (`PoolPolicy.is_express`), it does not wait for its turn among jobs of
+hours: it comes right after the jobs that have waited too long. Among express jobs the order is that
+of the share tree.
 
-That must be no way around shares. Whoever sends nothing but brief jobs, thousands of them, comes
-first only while each place of its path below the tier runs no more than its part of what runs
-there, and what it runs counts as usage like everything else. Floors go first: while a place that is
-owed GPUs waits, its siblings that are not owed any take their turn; unless all that waits there is
-brief and late, and would only make others late. And nobody rides along: a job comes first for
-itself, and not while its org has one of a higher class waiting.
+Shares still hold. A user who sends thousands of express jobs comes first only while each group on
+its path, below the tier, runs no more than its part, and express jobs count as usage like all
+others. Floors go first: while a group below its floor has jobs waiting, its siblings wait for their
+turn, unless all of that group's waiting jobs were express and are late. A job comes first only for
+itself, and not while a job of a higher class waits in its org.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from bursar.core.scheduling.order.share_group import FAIR_SHARE, ShareGroup
 
 
 def express_jobs(cluster: Cluster, is_wanted: Callable[[Job], bool]) -> Iterator[Job]:
-    """The first such job of each user, in turn; those alone that are wanted."""
+    """The first wanted express job of each user, in the order of the share tree."""
     return _jobs_below(cluster, cluster.tree.groups.root, is_wanted)
 
 
@@ -46,7 +45,7 @@ def _jobs_below(
 def _first_of_user(
     cluster: Cluster, user: ShareGroup, is_wanted: Callable[[Job], bool]
 ) -> Iterator[Job]:
-    """The first such job of a user, unless its org has a higher class waiting."""
+    """The first wanted express job of a user, unless a higher class waits in its org."""
     for key in user.queue_heads:
         job = cluster.waiting[key[-1]]
         if cluster.policy.is_express(job, cluster.now) and is_wanted(job):

@@ -12,14 +12,14 @@ OUTLASTING_CANDIDATES: Final = 16  # a user's longest jobs that are checked
 
 
 def outlasts_all(cluster: Cluster, job: Job, ran: int = 0) -> bool:
-    """Whether a job with an estimate lasts longer than the whole pool has work.
+    """Whether a job with an estimate lasts longer than the pool has other work.
 
     `ran` is how long it has run already, in microseconds.
     """
-    rest = job.expected_run - ran
-    if not (cluster.policy.orders_by_work and job.estimate is not None and rest > 0):
+    remaining = job.expected_run - ran
+    if not (cluster.policy.orders_by_work and job.estimate is not None and remaining > 0):
         return False
-    return cluster.backlog.is_outlasted_by(job, rest, cluster.now, cluster.nodes.gpus)
+    return cluster.backlog.is_outlasted_by(job, remaining, cluster.now, cluster.nodes.gpus)
 
 
 def outlasting_jobs(cluster: Cluster, user: ShareGroup) -> Iterator[Job]:

@@ -2,7 +2,7 @@
 
 Jobs that have a date keep their order. The first few of them may get a better one, the others keep
 theirs. Then the oldest job of each user that has none is looked at. Aged jobs together get at most
-a part of the GPUs (`PoolPolicy.aged_part`), so that age cannot take over the pool.
+a part of the GPUs (`PoolPolicy.aged_part`), so that aged jobs cannot take over the pool.
 """
 
 from bursar.core.ids import JobId
@@ -22,8 +22,9 @@ class AgedPass:
         self._context = context
         self._cluster = context.cluster
         self._policy = context.policy
-        self._aged = self._cluster.running_index.aged_milli_gpus  # running for age, or with a date
-        self._is_full = False  # whether an aged job waits for the part that aged jobs may have
+        # Milli-GPUs of jobs that run for their age or have a date.
+        self._aged = self._cluster.running_index.aged_milli_gpus
+        self._is_full = False  # whether an aged job waits for other aged jobs to end
 
     def run(self) -> None:
         """Look at all jobs with a date, then at the oldest jobs without one."""
@@ -51,7 +52,7 @@ class AgedPass:
             any(self._start_or_date(job) for job in jobs)
 
     def _promised_start(self, job: Job) -> PlannedStart | None:
-        """The start that a job was promised, unless its place is lost or its date has passed."""
+        """The start that a job was promised, unless its nodes are lost or its date has passed."""
         assert job.promised_at is not None
         if job.promised_at <= self._cluster.now or not job.promised_on:
             return None
@@ -69,14 +70,14 @@ class AgedPass:
         milli, gpus = job.shape.milli_gpus, sum(self._cluster.nodes.gpus.values()) * MILLI
         too_much = self._aged and self._aged + milli > gpus // self._policy.aged_part
         if too_much and job.promised_at is None:
-            self._is_full = True  # no younger job overtakes it: the part empties until it fits
+            self._is_full = True  # no younger aged job overtakes it, so that it fits in the end
             return True
         if context.start_if_fits(job, types, StartReason.AGE):
             self._aged += milli
         elif not make_room_for(context, job, types):
-            able = tuple(t for t in types if not context.crowds(job, t))
+            open_types = tuple(t for t in types if not context.crowds(job, t))
             planned = self._no_later(
-                job, find_planned_start(self._cluster, context.claims, job, able)
+                job, find_planned_start(self._cluster, context.claims, job, open_types)
             )
             if planned is None:
                 return False

@@ -75,7 +75,7 @@ class PassContext:
     def wait(
         self, job: Job, types: tuple[str, ...], reason: str, planned: PlannedStart | None = None
     ) -> None:
-        """Note that a job waits, and why."""
+        """Record why a job waits."""
         free = self._free_for.get((job.shape, types))
         if free is None:
             free = self.cluster.nodes.count_free_for(job.shape, types)

@@ -47,7 +47,7 @@ def replace_own(context: PassContext, job: Job) -> bool:
 
 
 def is_free_soon(cluster: Cluster, job: Job, planned: PlannedStart | None) -> bool:
-    """Whether a place is free within the grace anyway, and for an express job in time."""
+    """Whether the job can start within the grace anyway, and in time if it is express."""
     soon = min(cluster.now + cluster.policy.grace, cluster.policy.express_until(job))
     return planned is not None and planned.at <= max(soon, cluster.now)
 
@@ -55,9 +55,9 @@ def is_free_soon(cluster: Cluster, job: Job, planned: PlannedStart | None) -> bo
 def is_waiting_cheaper(
     cluster: Cluster, job: Job, planned: PlannedStart | None, victims: VictimSet
 ) -> bool:
-    """Whether a place is free within the start target, and waiting costs less than the work lost.
+    """Whether the job can start within its start target, and waiting costs less than the lost work.
 
-    False if the job can still start in time, and waiting would be too late.
+    False if the job can still start in time but would be late if it waited.
     """
     target = cluster.policy.start_target(job.path[0])
     if planned is None or planned.at > cluster.now + target:
@@ -80,7 +80,7 @@ def _ceiling_clears_soon(cluster: Cluster, job: Job) -> bool:
 
 
 def _preempt(context: PassContext, job: Job, chosen: VictimSet) -> None:
-    """Ask the victims to stop, and earmark their GPUs for the job."""
+    """Stop the victims, and earmark their GPUs for the job."""
     cluster = context.cluster
     soon: Instant = cluster.now + cluster.policy.grace
     context.complete = context.complete and chosen.proven

@@ -17,7 +17,7 @@ class ShapeFilter:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._free = cluster.nodes.largest_free()  # when the pass began: the most there will be
+        self._free = cluster.nodes.largest_free()  # when the pass began; no more becomes free
         self._no_claims = NodeClaims(cluster)
         self._full: set[Shape] = set()  # shapes without room
         self._fitting: set[Shape] | None = None  # if set: no other shapes are looked at
@@ -52,7 +52,7 @@ class ShapeFilter:
         return placement is not None
 
     def mark_full(self, shape: Shape) -> None:
-        """Note that there is no room for a shape."""
+        """Record that there is no room for a shape."""
         self._full.add(shape)
         if self._fitting is not None:
             self._fitting.discard(shape)

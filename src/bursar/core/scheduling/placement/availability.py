@@ -1,9 +1,9 @@
-"""When room for tasks becomes free on which node, in order of time.
+"""An index of when room for tasks becomes free, and on which node.
 
-A future place is the first instant at which enough tasks fit. Going through the ends of thousands
-of jobs for every blocked job costs too much, so what is found is kept: for each kind of node and
-each number of GPUs a task needs, when the first, second ... task fits on each node, all in one
-order. Nodes that changed are worked out anew when the order is next asked for.
+A planned start is the first instant at which enough tasks fit. To go through the ends of thousands
+of jobs for every blocked job would cost too much. So this index holds, for each kind of node and
+each number of GPUs per task, when the first, second ... task fits on each node, in order of time.
+Nodes that have changed are computed anew at the next query.
 """
 
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ from bursar.core.instant import Instant
 from bursar.core.scheduling.model.nodes import NodeKind, NodeUsage
 from bursar.core.sorted_set import SortedSet
 
-Entry = tuple[Instant, NodeId, int]  # from then on so many tasks fit on the node
+Entry = tuple[Instant, NodeId, int]  # from this instant on, so many tasks fit on the node
 
 
 class _Index:
-    """The order for one kind of node and one size of task."""
+    """The entries for one kind of node and one size of task."""
 
     __slots__ = ("by_node", "changed", "entries")
 
@@ -28,25 +28,25 @@ class _Index:
 
 
 class Availability:
-    """All orders that were asked for."""
+    """One index for each kind of node and size of task that was queried."""
 
     def __init__(self, usages: dict[NodeId, NodeUsage]) -> None:
         self._usages = usages
         self._indexes: dict[NodeKind, dict[int, _Index]] = {}
-        self._nodes: dict[NodeKind, set[NodeId]] = {}  # those where jobs can start
+        self._nodes: dict[NodeKind, set[NodeId]] = {}  # nodes where jobs can start
 
     def add(self, usage: NodeUsage) -> None:
-        """Jobs can start on a node from now on."""
+        """Add a node on which jobs can start."""
         self._nodes.setdefault(usage.kind, set()).add(usage.node.id)
         self.mark_changed(usage)
 
     def remove(self, usage: NodeUsage) -> None:
-        """No job can start on a node any more."""
+        """Remove a node on which no job can start any more."""
         self._nodes[usage.kind].discard(usage.node.id)
         self.mark_changed(usage)
 
     def mark_changed(self, usage: NodeUsage) -> None:
-        """Something was taken or given on a node, or will be free at another time."""
+        """Mark a node whose room, or the time at which it becomes free, has changed."""
         for index in self._indexes.get(usage.kind, {}).values():
             index.changed.add(usage.node.id)
 

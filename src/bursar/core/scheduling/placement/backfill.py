@@ -1,9 +1,10 @@
-"""Future places: when a blocked job can start at the latest, and what must stay out of its way.
+"""Planned starts: when a blocked job can start at the latest, and how other jobs are kept from
+delaying it.
 
-Everything that runs ends by a bound (its `run_max`), so a blocked job has an earliest sure start:
-going through the ends in order, the first at which enough is free together. Its nodes are claimed
-from then on. A job that comes later in turn may start now if, on every node it takes, all claims
-can still be met when they begin; so it never delays one that has a place.
+Every running job ends by a bound (`run_max`). So a blocked job has an earliest certain start: going
+through the ends in order, the first at which enough is free together. It claims its nodes from then
+on. A job that comes later in turn may start now if, on every node it takes, all claims can still be
+met when they begin. So it never delays a planned start.
 """
 
 from collections.abc import Iterator
@@ -18,11 +19,12 @@ from bursar.core.scheduling.model.jobs import Job, Shape, task_need
 from bursar.core.scheduling.model.nodes import JobIds, NodeKind, NodeRoom, NodeUsage, TaskNeed
 from bursar.core.scheduling.placement.search import pack_tasks
 
-_Change = tuple[Instant, NodeId, int | None]  # a node, and how many tasks fit there from then on
+# A node, and how many tasks fit there from then on; None if they must be counted.
+_Change = tuple[Instant, NodeId, int | None]
 
 
 class NodeClaim(NamedTuple):
-    """Tasks that will lie on a node for a time."""
+    """Tasks that will run on a node from one instant to another."""
 
     at: Instant
     until: Instant
@@ -32,14 +34,14 @@ class NodeClaim(NamedTuple):
 
 
 class NodeClaims:
-    """All future places of a round."""
+    """The claims of all planned starts of a round, by node."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.by_node: dict[NodeId, list[NodeClaim]] = {}
 
     def add(self, job: Job, planned: PlannedStart) -> None:
-        """Claim a job's future place."""
+        """Claim the nodes of a planned start."""
         until = min(planned.at + job.run_max, NEVER)
         for node, tasks in planned.nodes:
             task = task_need(job.shape, self._cluster.nodes.by_id[node].kind)
@@ -48,13 +50,13 @@ class NodeClaims:
             self.by_node.setdefault(node, []).append(claim)
 
     def copy(self) -> "NodeClaims":
-        """The same claims, to try others beside them."""
+        """A copy, to which trial claims can be added."""
         copy = NodeClaims(self._cluster)
         copy.by_node = {node: list(claims) for node, claims in self.by_node.items()}
         return copy
 
     def release(self, job: Job) -> None:
-        """Give up the place that a job was promised, if it has one."""
+        """Give up the claims of a job's promised start, if it has one."""
         for node, _ in job.promised_on:
             remaining = [claim for claim in self.by_node.get(node, ()) if claim.job != job.id]
             if remaining:
@@ -63,7 +65,7 @@ class NodeClaims:
                 self.by_node.pop(node, None)
 
     def is_available(self, job: Job, planned: PlannedStart) -> bool:
-        """Whether a place is still there to be claimed."""
+        """Whether a planned start can still be claimed."""
         until = planned.at + job.run_max
         for node, tasks in planned.nodes:
             usage = self._cluster.nodes.by_id.get(node)
@@ -82,9 +84,9 @@ class NodeClaims:
         until: Instant,
         without: JobIds = frozenset(),
     ) -> int:
-        """How many tasks fit on a node from one instant to another, all claims met.
+        """How many tasks fit on a node from one instant to another, with all claims met.
 
-        Also if some jobs were not there any more.
+        The jobs in `without` count as gone.
         """
         fits = task.count_in(self._room(usage, at, without))
         for claim in self.by_node.get(usage.node.id, ()):
@@ -93,7 +95,7 @@ class NodeClaims:
         return fits
 
     def _room(self, usage: NodeUsage, at: Instant, without: JobIds) -> NodeRoom:
-        """What is free and not claimed at an instant."""
+        """The room that is free and not claimed at an instant."""
         now = at <= self._cluster.now and not without
         room = usage.room if now else usage.room_at(at, without)
         for claim in self.by_node.get(usage.node.id, ()):
@@ -105,7 +107,7 @@ class NodeClaims:
 def find_planned_start(
     cluster: Cluster, claims: NodeClaims, job: Job, types: tuple[str, ...]
 ) -> PlannedStart | None:
-    """The first instant at which a job surely fits, and where; None if never."""
+    """The first instant at which a job certainly fits, and where; None if never."""
     candidates = [
         planned
         for gpu_type in types
@@ -115,7 +117,7 @@ def find_planned_start(
 
 
 class _PlannedStartSearch:
-    """The earliest place on GPUs of one type."""
+    """The search for the earliest certain start on GPUs of one type."""
 
     def __init__(self, cluster: Cluster, claims: NodeClaims, job: Job, gpu_type: str) -> None:
         self._cluster = cluster
@@ -123,13 +125,13 @@ class _PlannedStartSearch:
         self._job = job
         self._shape: Shape = job.shape
         self._gpu_type = gpu_type
-        self._tasks_on: dict[NodeId, int] = {}  # that fit on each node, as far as it was looked at
-        self._tasks_in: dict[str, int] = {}  # the same by domain
-        self._rechecks: list[tuple[Instant, NodeId]] = []  # when to look at nodes once more
-        self._checked_at: dict[NodeId, Instant] = {}  # and when that was
+        self._tasks_on: dict[NodeId, int] = {}  # tasks that fit on each node checked so far
+        self._tasks_in: dict[str, int] = {}  # the same, by domain
+        self._rechecks: list[tuple[Instant, NodeId]] = []  # when to check a node again
+        self._checked_at: dict[NodeId, Instant] = {}  # the instant for which each node was checked
 
     def find_first(self) -> PlannedStart | None:
-        """Go through all instants at which something becomes free."""
+        """Go through all instants at which room becomes free."""
         for change in self._changes():
             when = max(change[0], self._cluster.now)
             if planned := self._place_in(self._check_node(change, when), when):
@@ -137,9 +139,9 @@ class _PlannedStartSearch:
         return None
 
     def _changes(self) -> Iterator[_Change]:
-        """What becomes free, in order of time; also where it was looked at too soon.
+        """Where room becomes free, in order of time, and the nodes to check again.
 
-        What should have ended by now, and is still there, ends soon.
+        A job that should have ended by now is expected to end within the grace.
         """
         now = self._cluster.now
         regular = self._indexed_changes() if self._shape.gpus else self._changes_by_end()
@@ -154,19 +156,19 @@ class _PlannedStartSearch:
             yield *heappop(self._rechecks), None
 
     def _check_node(self, change: _Change, when: Instant) -> str:
-        """Note how many tasks fit on a node from an instant on; the domain in which it stands."""
+        """Count the tasks that fit on a node from an instant on. Returns the node's domain."""
         at, node, tasks = change
         usage = self._cluster.nodes.by_id[node]
         self._checked_at[node] = when
         if tasks is None or self._shape.cpu_milli or self._shape.ram_mib:
             fits = self._count_tasks(usage, when)
             if tasks is not None and fits < tasks and (later := usage.next_end(at)):
-                heappush(self._rechecks, (later, node))  # GPUs are free, but not enough else
+                heappush(self._rechecks, (later, node))  # too little CPU or memory is free
             tasks = fits
         return self._set_tasks(usage, tasks)
 
     def _indexed_changes(self) -> Iterator[_Change]:
-        """When whole GPUs become free on nodes without claims, as the horizon has it."""
+        """When whole GPUs become free on nodes without claims, from the availability index."""
         kinds = sorted(kind for kind in self._cluster.nodes.rooms if self._need(kind) is not None)
         availability, claimed = self._cluster.nodes.availability, self._claims.by_node
         for entry in merge(*(availability.entries(kind, self._shape.gpus) for kind in kinds)):
@@ -174,7 +176,7 @@ class _PlannedStartSearch:
                 yield entry
 
     def _changes_by_end(self) -> Iterator[_Change]:
-        """What is free now, and where something ends, job by job."""
+        """For tasks without whole GPUs: all nodes now, then the nodes of each job as it ends."""
         rooms = self._cluster.nodes.rooms
         kinds = (kind for kind in rooms if self._need(kind) is not None)
         for node in sorted(n for kind in kinds for nodes in rooms[kind].values() for n in nodes):
@@ -185,10 +187,10 @@ class _PlannedStartSearch:
                 yield at, piece.node, None
 
     def _other_changes(self) -> Iterator[_Change]:
-        """Nodes with claims, whenever something may change there, and nodes on order."""
+        """Nodes on order, and nodes with claims at each instant at which they may change."""
         changes: list[_Change] = [
             (at, node, None) for at, node in self._cluster.nodes.on_order if at > self._cluster.now
-        ]  # one that is overdue may come or not
+        ]  # an overdue node may never come
         for node, claims in self._claims.by_node.items():
             instants = {0, *self._cluster.nodes.by_id[node].gpus_free_at()}
             instants |= {claim.until for claim in claims}
@@ -213,12 +215,12 @@ class _PlannedStartSearch:
         return domain
 
     def _place_in(self, domain: str, at: Instant) -> PlannedStart | None:
-        """The place in a domain from an instant on, if there is enough."""
+        """The planned start in a domain from an instant on, if there is enough room."""
         if self._tasks_in[domain] < self._shape.tasks:
             return None
         level, nodes = self._shape.within, self._cluster.nodes.by_id
         inside = [n for n in self._tasks_on if nodes[n].node.domain(level) == domain]
-        # Claims may have come near since; and more may become free at the same instant.
+        # Claims may begin meanwhile, and more may become free at the same instant: count again.
         for node in inside:
             if node in self._claims.by_node or self._checked_at[node] == at:
                 self._set_tasks(nodes[node], self._count_tasks(nodes[node], at))

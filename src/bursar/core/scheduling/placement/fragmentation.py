@@ -1,10 +1,10 @@
-"""Fragmentation: GPUs that are free, but of no use to the jobs typically seen.
+"""Fragmentation: free GPUs that typical jobs cannot use.
 
-After FGD (Weng et al., "Beware of Fragmentation", USENIX ATC 2023): of a node, a shape can use
-either nothing, and all that is free there is a fragment to it, or the GPUs with enough free. A
-node's fragmentation is the mean over the shapes seen. A task goes where it adds least, by what it
-takes itself, and small differences do not count: the score has fifty steps, so that among nearly
-equal nodes the fullest wins and empty ones stay whole.
+After FGD (Weng et al., "Beware of Fragmentation", USENIX ATC 2023): if a shape cannot run on a
+node, all that is free there is a fragment to it; otherwise only the GPUs with too little free are.
+A node's fragmentation is the mean over the typical shapes. A task goes where it adds the least, in
+relation to its size. The score has fifty steps, so that nearly equal nodes count as equal: among
+these the fullest wins, and empty nodes stay whole.
 """
 
 from bisect import bisect_right
@@ -15,17 +15,17 @@ from bursar.core.scheduling.model.jobs import Shape, task_need
 from bursar.core.scheduling.model.nodes import MILLI, NodeKind, NodeRoom, TaskNeed
 
 COST_STEPS: Final = 50  # FGD has a hundred; why fewer: docs/decisions/0018
-# Where floor(STEPS * sigmoid(x)) steps up, for x in millionths of what a task takes.
+# Where floor(COST_STEPS * sigmoid(x)) steps up, for x in millionths of a task's size.
 _STEP_BOUNDS: Final = [
     round(1_000_000 * log(step / (COST_STEPS - step))) for step in range(1, COST_STEPS)
 ]
 
 COST_MAX: Final = len(_STEP_BOUNDS)  # the largest cost that a task can have
-CACHE_MAX: Final = 65_536  # answers that are remembered; then all are forgotten
+CACHE_MAX: Final = 65_536  # cached results; then the cache is cleared
 
 
 class Fragmentation:
-    """How much a task fragments a node, for the shapes typically seen."""
+    """How much a task fragments a node, for the typical shapes."""
 
     def __init__(self, typical: tuple[tuple[Shape, int], ...]) -> None:
         self.typical = typical
@@ -34,7 +34,7 @@ class Fragmentation:
         self._costs: dict[tuple[NodeKind, NodeRoom, TaskNeed], int] = {}
 
     def cost(self, kind: NodeKind, room: NodeRoom, task: TaskNeed) -> int:
-        """How badly a task of a shape fits into a room, 0 to 49: the smaller, the better."""
+        """How much a task fragments a node with this room, from 0 (best) to 49."""
         if not self.typical:
             return 0
         cost = self._costs.get((kind, room, task))
@@ -54,7 +54,7 @@ class Fragmentation:
         return cost
 
     def _fragments_in(self, kind: NodeKind, room: NodeRoom) -> int:
-        """Free milli-GPUs that are fragments, summed over the shapes as often as they were seen."""
+        """Free milli-GPUs that are fragments, added up over the shapes by their counts."""
         fragments = self._fragments.get((kind, room))
         if fragments is None:
             fragments = sum(times * _unusable(shape, kind, room) for shape, times in self.typical)

@@ -1,4 +1,4 @@
-"""Where a job goes: the most welcome type, then close together, then with little fragmentation."""
+"""Where a job runs: its first GPU type, then close together, then with little fragmentation."""
 
 from bisect import bisect_right
 from heapq import merge
@@ -26,7 +26,7 @@ _LEVELS = tuple(Level)
 
 
 class ClaimView(Protocol):
-    """What others have a claim on: see `backfill.NodeClaims`."""
+    """The claims of planned starts: see `backfill.NodeClaims`."""
 
     by_node: dict[NodeId, list]  # type: ignore[type-arg]
 
@@ -35,7 +35,7 @@ class ClaimView(Protocol):
 
 
 class NodePlacement(NamedTuple):
-    """The nodes for a job, and how many of its tasks each has."""
+    """The nodes of a job, and how many of its tasks run on each."""
 
     gpu_type: str
     nodes: tuple[tuple[NodeId, int], ...]
@@ -44,7 +44,7 @@ class NodePlacement(NamedTuple):
 def find_placement(
     cluster: Cluster, claims: ClaimView, shape: Shape, types: tuple[str, ...], until: Instant
 ) -> NodePlacement | None:
-    """The best place for a job that may run until an instant, in nobody's way; None if none."""
+    """The best placement for a job that runs until an instant and delays no claim, or None."""
     if shape.tasks > 1:
         placements = (_place_gang(cluster, claims, shape, gpu_type, until) for gpu_type in types)
         fitting = [placement for placement in placements if placement is not None]
@@ -62,7 +62,7 @@ def choose_pieces(
     at: Instant = FREE_NOW,
     without: JobIds = frozenset(),
 ) -> tuple[Piece, ...]:
-    """The GPUs of a place, by number: as they are free now, or at an instant without some jobs."""
+    """Choose the GPUs of a placement: those free now, or at an instant without some jobs."""
     pieces = []
     for node, tasks in placement.nodes:
         usage = cluster.nodes.by_id[node]
@@ -73,24 +73,25 @@ def choose_pieces(
 
 
 def pack_tasks(capacities: list[tuple[int, NodeId]], tasks: int) -> tuple[tuple[NodeId, int], ...]:
-    """Nodes for so many tasks: few, and the last one as tight as possible."""
+    """Choose nodes for so many tasks: as few as possible, the last as tight as possible."""
     most_first = sorted((-fits, node) for fits, node in capacities)
     taken: list[tuple[NodeId, int]] = []
     while -most_first[len(taken)][0] < tasks:
         fits, node = most_first[len(taken)]
         taken.append((node, -fits))
         tasks += fits
-    # The tightest that takes all the rest; of equal ones the first by name.
+    # The tightest node that has room for the remaining tasks; of equal ones the first by name.
     start = len(taken)
     last = bisect_right(most_first, -tasks, lo=start, key=lambda entry: entry[0]) - 1
-    tightest = min(one for one in most_first[start : last + 1] if one[0] == most_first[last][0])
+    fits = most_first[last][0]
+    tightest = min(entry for entry in most_first[start : last + 1] if entry[0] == fits)
     return tuple(sorted([*taken, (tightest[1], tasks)]))
 
 
 def _place_on_one_node(
     cluster: Cluster, claims: ClaimView, shape: Shape, types: tuple[str, ...], until: Instant
 ) -> NodePlacement | None:
-    """The node with the least fragmentation, and of these where least is left."""
+    """The node with the least fragmentation; of equal ones, the one with the least left."""
     best: tuple[int, int, NodeId] | None = None
     for kind, rooms in cluster.nodes.rooms.items():
         if kind.gpu_type not in types or (task := task_need(shape, kind)) is None:
@@ -116,7 +117,7 @@ def _place_on_one_node(
 def _place_gang(
     cluster: Cluster, claims: ClaimView, shape: Shape, gpu_type: str, until: Instant
 ) -> tuple[int, int, NodePlacement] | None:
-    """The closest place for all tasks: the smallest domain, and of these the tightest."""
+    """The smallest domain that holds all tasks, and of these the tightest."""
     capacities = _nodes_with_room(cluster, claims, shape, gpu_type, until)
     total = sum(fits * len(nodes) for fits, nodes in capacities)
     if total < shape.tasks:
@@ -149,7 +150,7 @@ _Capacities = list[tuple[int, _Nodes]]
 def _nodes_with_room(
     cluster: Cluster, claims: ClaimView, shape: Shape, gpu_type: str, until: Instant
 ) -> _Capacities:
-    """How many tasks nodes can take, nodes alike together; those with claims one by one."""
+    """How many tasks fit on nodes, equal nodes together, nodes with claims one by one."""
     capacities: _Capacities = []
     for kind, rooms in cluster.nodes.rooms.items():
         if kind.gpu_type != gpu_type or (task := task_need(shape, kind)) is None:
@@ -169,7 +170,7 @@ def _nodes_with_room(
 
 
 def _pack_groups(capacities: _Capacities, tasks: int) -> tuple[tuple[NodeId, int], ...]:
-    """As `fill`, without going through all nodes: as few of each as are needed."""
+    """Like `pack_tasks`, but takes from each group of equal nodes only as many as are needed."""
     by_fits: dict[int, list[_Nodes]] = {}
     for fits, nodes in capacities:
         by_fits.setdefault(fits, []).append(nodes)
@@ -181,19 +182,20 @@ def _pack_groups(capacities: _Capacities, tasks: int) -> tuple[tuple[NodeId, int
 
 
 def _looseness(kind: NodeKind, room: NodeRoom, task: TaskNeed) -> int:
-    """How loosely a task lies in a room: the smaller, the better.
+    """How loosely a task fits into a room. Smaller is better.
 
-    A part of a GPU first by what it leaves of that GPU: only another part can use that. Then by how
-    much of the node is free, GPUs and CPU alike, each as a part of what the node has: a small node
-    is not full because it is small, and GPUs without CPU are of no use. Then what fills a node.
+    A part of a GPU counts first what it leaves of that GPU, because only another part can use it.
+    Then counts how much of the node is free, GPUs and CPU alike, each relative to what the node
+    has: a small node is not full because it is small, and GPUs without CPU are unusable. Last, a
+    task that fills its node is better.
     """
-    beside = 0
+    rest_milli = 0
     if task.slots:
-        on = next((part for part in room.parts if part >= task.slots), kind.slots)
-        beside = (on - task.slots) * MILLI // kind.slots
+        gpu = next((part for part in room.parts if part >= task.slots), kind.slots)
+        rest_milli = (gpu - task.slots) * MILLI // kind.slots
     slots = room.whole * kind.slots + sum(room.parts)
     free = slots * MILLI // (kind.gpus * kind.slots or 1)
     if kind.cpu_milli:
         free += max(room.cpu_milli, 0) * MILLI // kind.cpu_milli
     fills = slots == task.slots + task.gpus * kind.slots
-    return (beside * (2 * MILLI + 1) + free) * 2 + (not fills)
+    return (rest_milli * (2 * MILLI + 1) + free) * 2 + (not fills)

@@ -123,12 +123,12 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_moving(case: Case) -> None:
+def test_migration(case: Case) -> None:
     """Who moves for whom."""
     check(case)
 
 
-def test_whoever_moved_goes_on_at_once() -> None:
+def test_a_moved_job_starts_elsewhere_at_once() -> None:
     """When it has stopped, the one for which it left starts, and it starts where the gap is."""
     case = CASES["a job that fits elsewhere leaves its place to one that fits nowhere"]
     cluster = case.cluster()

@@ -71,7 +71,7 @@ def test_when_a_node_is_usable(state: NodeState, ready_at: int, usable: bool) ->
     assert usable == replace(NODE, state=state, ready_at=ready_at).is_usable_at(10)
 
 
-def test_where_a_node_stands() -> None:
+def test_domains_of_a_node() -> None:
     """An island belongs to its rack; a node without one is an island of its own."""
     placed = replace(NODE, rack="r1", island="i1")
 
@@ -106,7 +106,7 @@ def test_what_will_be_free() -> None:
     assert [10, 0, 5, 5] == machine.gpus_free_at()
 
 
-def test_gpus_that_are_kept_and_not_yet_left() -> None:
+def test_gpus_that_are_earmarked_while_victims_still_run() -> None:
     """They are below nothing until their victim is gone; others on the node do not matter."""
     machine = NodeUsage(NODE)
     kept = Piece(NODE.id, (0, 1), 4, 5_000)

@@ -100,6 +100,6 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_overdue_and_claimed(case: Case) -> None:
+def test_overruns_and_claims(case: Case) -> None:
     """S7: bounds are bounds, whether or not they were kept."""
     check(case)

@@ -59,12 +59,12 @@ POLICIES: Any = st.builds(
 
 
 @given(POLICIES)
-def test_a_policy_that_is_told_is_read_as_the_same(policy: PoolPolicy) -> None:
+def test_a_policy_that_is_written_and_parsed_is_the_same(policy: PoolPolicy) -> None:
     """Whatever can be set is in its words."""
     assert policy == parse_policy(policy_to_dict(policy))
 
 
-def test_nothing_written_is_the_shipped_policy() -> None:
+def test_an_empty_file_is_the_shipped_policy() -> None:
     assert PoolPolicy() == parse_policy({})
 
 
@@ -95,7 +95,7 @@ def test_one_text_is_a_list_of_one() -> None:
         (1_500_000, "1.5s"),
     ],
 )
-def test_spans_are_told_as_they_are_read(span: int, text: str) -> None:
+def test_spans_are_formatted_as_they_are_parsed(span: int, text: str) -> None:
     assert text == format_span(span)
     assert span == parse_span(text, "here")
 
@@ -104,15 +104,15 @@ def test_spans_are_told_as_they_are_read(span: int, text: str) -> None:
     ("words", "told"),
     [
         ({"policy": []}, "policy is a mapping"),
-        ({"policy": {"looks": 1}}, "policy: no such word: looks"),
+        ({"policy": {"looks": 1}}, "policy: unknown key: looks"),
         ({"policy": {"reservations": -1}}, "policy: reservations is 0 to 1000"),
         ({"policy": {"preemptions_max": "3"}}, "preemptions_max is a whole number"),
         ({"policy": {"ahead": True}}, "policy.ahead: True is no span"),
         ({"tiers": 3}, "tiers is a mapping"),
         ({"tiers": [{}]}, r"tiers\[0\]: name must be named"),
         ({"tiers": [{"name": ""}]}, r"tiers\[0\]: tier is 1 to"),
-        ({"tiers": [{"name": "a", "size": 1}]}, r"tiers\[0\]: no such word: size"),
-        ({"tiers": {"paid": {"name": "b"}}}, "tiers.paid: no such word: name"),
+        ({"tiers": [{"name": "a", "size": 1}]}, r"tiers\[0\]: unknown key: size"),
+        ({"tiers": {"paid": {"name": "b"}}}, "tiers.paid: unknown key: name"),
         ({"tiers": {"paid": {"preempts": 3}}}, "tiers.paid.preempts is a list"),
         ({"tiers": []}, "tiers: there is one at least"),
         ({"tiers": [{"name": "a"}, {"name": "a"}]}, "tiers: a is there more than once"),
@@ -121,7 +121,7 @@ def test_spans_are_told_as_they_are_read(span: int, text: str) -> None:
         ({"shares": {"paid/a": {"jobs_max": True}}}, "jobs_max is a whole number"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_the_place(words: dict[str, Any], told: str) -> None:
+def test_an_invalid_policy_is_refused_with_its_location(words: dict[str, Any], told: str) -> None:
     with pytest.raises(PolicyFileError, match=told):
         parse_policy(words)
 
@@ -132,11 +132,11 @@ def test_a_ceiling_of_jobs_may_be_left_out_by_name() -> None:
     assert (("paid", "acme"), replace(Share(), jobs_max=None)) == (path, share)
 
 
-def test_what_a_value_needs_must_be_named() -> None:
+def test_required_fields_must_be_set() -> None:
     with pytest.raises(PolicyFileError, match="here: name must be named"):
         build(Tier, {"weight": 1}, "here", {})
 
 
-def test_the_place_that_is_told_is_the_innermost() -> None:
+def test_an_error_names_the_innermost_location() -> None:
     with pytest.raises(PolicyFileError, match=r"^inside is a mapping"):
         with_location("outside", lambda: require_mapping(3, "inside"))

@@ -32,7 +32,7 @@ def test_jobs_count_once_by_what_a_task_needs() -> None:
     assert {ONE: 2, EIGHT: 2} == dict(seen(ONE, gang, EIGHT, ONE).fragments.typical)
 
 
-def test_what_came_long_ago_is_forgotten() -> None:
+def test_only_the_last_jobs_count() -> None:
     typical = seen(*[EIGHT] * JOBS_REMEMBERED, *[ONE] * (JOBS_REMEMBERED - 1))
     assert {EIGHT, ONE} == dict(typical.fragments.typical).keys()
     for _ in range(JOBS_REMEMBERED // 10):
@@ -68,9 +68,7 @@ def test_rare_shapes_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(("typical", "node"), [((), "n1"), ((FOUR,), "n2")])
-def test_a_small_job_leaves_room_for_those_that_usually_come(
-    typical: tuple[Shape, ...], node: str
-) -> None:
+def test_a_small_job_leaves_room_for_typical_jobs(typical: tuple[Shape, ...], node: str) -> None:
     """Four GPUs are free on one node and five on the other: the fifth is of no use to them."""
     case = Case(nodes="n1=8xH100 n2=8xH100", running="a@n1:4 b@n2:3", queued="", want="")
     cluster = Cluster.from_snapshot(case.snapshot())

@@ -91,7 +91,7 @@ def test_shapes_count_as_often_as_they_were_seen() -> None:
     assert seldom.cost(KIND, room(4), ONE) < often.cost(KIND, room(4), ONE)
 
 
-def test_not_everything_is_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caches_are_cleared_when_they_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes come and go with ever new rooms: what is remembered has a bound, and stays true."""
     monkeypatch.setattr(fragmentation, "CACHE_MAX", 5)
     many, each = (

@@ -112,6 +112,6 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_kept_gpus(case: Case) -> None:
+def test_earmarks(case: Case) -> None:
     """Freed GPUs go to the job they were freed for."""
     check(case)

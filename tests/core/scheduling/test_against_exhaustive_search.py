@@ -357,7 +357,7 @@ def test_one_job_gets_exactly_what_the_search_finds(before: PoolSnapshot) -> Non
 
 
 @given(POOLS)
-def test_the_first_who_waits_cannot_be_helped(before: PoolSnapshot) -> None:
+def test_first_waiting_job_really_has_no_room(before: PoolSnapshot) -> None:
     """Once a plan is carried out, there is no place for the first job that waits for capacity, and
     no legal set of victims either, unless it is better to wait (S5)."""
     plan = planned(before)
@@ -386,7 +386,7 @@ def unclaimed(world: PoolSnapshot, job: Job) -> bool:
 
 
 @given(st.one_of(POOLS, worlds(SMALL).map(unlimited)))
-def test_victims_are_legal_and_none_is_one_too_many(before: PoolSnapshot) -> None:
+def test_victims_are_legal_and_all_are_needed(before: PoolSnapshot) -> None:
     """Whoever makes room may be asked, all of them together, by the right that is told; and no
     victim fewer would be enough, if nobody else has a claim on what is free (S5)."""
     plan = planned(before)

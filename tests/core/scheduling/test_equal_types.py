@@ -37,6 +37,6 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_types_alike(case: Case) -> None:
+def test_equal_types(case: Case) -> None:
     """S1: without a preference, packing chooses the type."""
     check(case)
