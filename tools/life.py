@@ -7,7 +7,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from bursar.core.dispatch.job_lifecycle import LIVE, OVER, TABLE, State
+from bursar.core.dispatch.job_lifecycle import FINISHED, LIVE, TRANSITIONS, JobState
 
 PAGE = Path(__file__).parent.parent / "docs" / "jobs.md"
 BEGIN, END = "<!-- life: begin -->\n", "<!-- life: end -->\n"
@@ -20,15 +20,15 @@ def draw_diagram() -> str:
     lines = ["stateDiagram-v2", "    [*] --> queued: submitted", f"    state {ATTEMPT} {{"]
     lines += [f"        {line}" for line in inside]
     lines += ["    }", *(f"    {line}" for line in outside)]
-    lines += [f"    {state} --> [*]" for state in sorted(OVER)]
+    lines += [f"    {state} --> [*]" for state in sorted(FINISHED)]
     return "```mermaid\n" + "\n".join(lines) + "\n```\n"
 
 
 def _collect_edges() -> tuple[list[str], list[str]]:
     """The transitions between two live states, and all others."""
     reasons: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for (state, reason), to in TABLE.items():
-        is_common = all(TABLE.get((live, reason)) is to for live in LIVE)
+    for (state, reason), to in TRANSITIONS.items():
+        is_common = all(TRANSITIONS.get((live, reason)) is to for live in LIVE)
         source = ATTEMPT if state in LIVE and is_common else state.value
         if reason not in reasons[source, to.value]:
             reasons[source, to.value].append(reason)
@@ -41,7 +41,7 @@ def _collect_edges() -> tuple[list[str], list[str]]:
 
 
 def _state_order(edge: tuple[tuple[str, str], list[str]]) -> tuple[int, int]:
-    order = [state.value for state in State]
+    order = [state.value for state in JobState]
     source, to = edge[0]
     return order.index("starting" if source == ATTEMPT else source), order.index(to)
 

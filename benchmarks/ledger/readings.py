@@ -25,12 +25,12 @@ from benchmarks.ledger.sizes import SPREAD, Sizes
 from benchmarks.ledger.throughput import verify_after
 from benchmarks.ledger.yardsticks import Say
 from bursar.core.dispatch.reports import NodeReport, Reading
-from bursar.core.dispatch.state import name_of
+from bursar.core.dispatch.state import cluster_name
 from bursar.core.ids import HoldId, JobId, NodeId, PriceVersionId
 from bursar.core.instant import HOUR, MILLISECOND, SECOND, Instant
 from bursar.core.ledger.commands import Command, Reserve, SetPrice
 from bursar.core.ledger.values import Context
-from bursar.core.messages import Spec
+from bursar.core.messages import JobSpec
 from bursar.core.money import CREDIT
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Refusal
@@ -127,7 +127,7 @@ class Fleet:
         epoch, _ = self._pool.lead("bench")
         starts = [
             Start(
-                job=name_of((org, _job(gpu))),
+                job=cluster_name((org, _job(gpu))),
                 gpu_type=GPU,
                 pieces=(Piece(node, (gpu,), 1),),
                 why=StartReason.TURN,
@@ -154,7 +154,7 @@ class Fleet:
     def _told(self, node: NodeId, readings: tuple[Reading, ...]) -> int:
         """Let a node report; how many leases it is told to have."""
         self._n += 1
-        told = NodeReport(node=node, boot=1, n=self._n, at=0, heard=None, readings=readings)
+        told = NodeReport(node=node, boot=1, n=self._n, at=0, answered_at=None, readings=readings)
         orders = self._pool.report(told).result()
         return -1 if orders is None else len(orders.leases)
 
@@ -225,7 +225,7 @@ def _submission(number: int) -> Submission:
         expires_at=later(),
         context=Context(gpu_types=(GPU,), milli_gpus=1_000, job=job),
     )
-    return Submission(pool=POOL, reserve=reserve, spec=Spec(shape=Shape(types=(GPU,))))
+    return Submission(pool=POOL, reserve=reserve, spec=JobSpec(shape=Shape(types=(GPU,))))
 
 
 def _answers(ledger: Ledger, asks: Sequence[Ask]) -> Answers:

@@ -12,7 +12,7 @@ import pytest
 
 from bursar.agent.local.processes import LocalBackend, ProcessSettings
 from bursar.core import leases
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.instant import MINUTE
 from bursar.core.messages import Why
 from tests.support.agent_node import python
@@ -85,12 +85,12 @@ def test_agent_continues_after_a_kill_and_a_restart(
         assert node.cpu_milli > 0
         eventually(lambda: pool.reports, "a report")
         pool.place(key)
-        eventually(lambda: pool.job(key).state is State.RUNNING, "a start")
+        eventually(lambda: pool.job(key).state is JobState.RUNNING, "a start")
         first.kill()
     with agent(office, state):
         eventually(lambda: {1, 2} == {told.boot for told in pool.reports}, "a second agent")
         Path(f"{starts}.go").touch()
-        eventually(lambda: pool.job(key).state is State.SUCCEEDED, "the end")
+        eventually(lambda: pool.job(key).state is JobState.SUCCEEDED, "the end")
         eventually(lambda: "started\ndone\n" in office.logs.values(), "the log")
         eventually(lambda: not any((state / "ended").iterdir()), "an empty folder")
 
@@ -109,7 +109,7 @@ def test_no_process_outlives_its_lease_after_the_agent_is_killed(
     with agent(office, state) as first:
         eventually(lambda: pool.reports, "a report")
         fence = pool.place(key)
-        eventually(lambda: pool.job(key).state is State.RUNNING, "a start")
+        eventually(lambda: pool.job(key).state is JobState.RUNNING, "a start")
         first.kill()
     ended = state / "attempts" / str(fence) / "exit.json"
     eventually(ended.exists, "the end")
@@ -127,11 +127,11 @@ def test_agent_suspended_for_too_long_has_lost_its_processes(
     with agent(office, state) as stopped:
         eventually(lambda: pool.reports, "a report")
         fence = pool.place(key)
-        eventually(lambda: pool.job(key).state is State.RUNNING, "a start")
+        eventually(lambda: pool.job(key).state is JobState.RUNNING, "a start")
         stopped.send_signal(signal.SIGSTOP)
         eventually((state / "attempts" / str(fence) / "exit.json").exists, "the end")
         stopped.send_signal(signal.SIGCONT)
-        eventually(lambda: pool.job(key).state is State.QUEUED, "another turn")
+        eventually(lambda: pool.job(key).state is JobState.QUEUED, "another turn")
         eventually(lambda: not any((state / "attempts").iterdir()), "an empty table")
 
     assert [Why.LOST] == [end.why for end in pool.ends(key)]

@@ -13,7 +13,7 @@ from bursar.agent.loop import IN_FLIGHT_MAX, RESULTS_BYTES_MAX, AgentLoop, limit
 from bursar.agent.state_dir import StateDir
 from bursar.agent.transport import NoAnswer, Transport
 from bursar.core.dispatch.agent import Process
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.dispatch.reports import LeaseOrders, NodeReport
 from bursar.core.dispatch.state import Exit, JobKey
 from bursar.core.instant import HOUR, MILLISECOND
@@ -82,7 +82,7 @@ def heard(pool: RealPool) -> None:
     eventually(lambda: pool.reports, "a report")
 
 
-def until(pool: RealPool, key: JobKey, *states: State) -> None:
+def until(pool: RealPool, key: JobKey, *states: JobState) -> None:
     eventually(lambda: pool.job(key).state in states, f"{states} of {pool.job(key)}")
 
 
@@ -96,12 +96,12 @@ def test_job_runs_and_its_result_is_reported(pool: RealPool, folder: Path) -> No
         heard(pool)
         key = pool.enqueue("job", *python(source))
         pool.place(key)
-        until(pool, key, State.SUCCEEDED)
+        until(pool, key, JobState.SUCCEEDED)
         eventually(lambda: not processes.table(), "an empty table")
     (end,) = pool.ends(key)
 
     assert (Why.FINISHED, 0, '[{"inline": "42", "type": "text/plain"}]', True) == (
-        end.why, end.exit_code, end.result, end.over,
+        end.why, end.exit_code, end.result, end.job_finished,
     )  # fmt: skip
 
 
@@ -110,7 +110,7 @@ def test_failed_job_is_reported_with_its_exit_code(pool: RealPool, folder: Path)
         heard(pool)
         key = pool.enqueue("job", *python("raise SystemExit(9)"))
         pool.place(key)
-        until(pool, key, State.FAILED)
+        until(pool, key, JobState.FAILED)
     (end,) = pool.ends(key)
 
     assert (Why.FAILED, 9, None) == (end.why, end.exit_code, end.result)
@@ -122,16 +122,16 @@ def test_preempted_job_resumes_from_its_checkpoint(pool: RealPool, folder: Path)
         heard(pool)
         key = pool.enqueue("job", *python(RESUMES))
         first = pool.place(key)
-        until(pool, key, State.RUNNING)
+        until(pool, key, JobState.RUNNING)
         eventually(lambda: "from 0" in log(folder, first), "a start")
         pool.preempt(key)
-        until(pool, key, State.QUEUED)
+        until(pool, key, JobState.QUEUED)
         (folder / "checkpoints" / "acme" / "job" / "go").touch()
         pool.place(key)
-        until(pool, key, State.SUCCEEDED)
+        until(pool, key, JobState.SUCCEEDED)
     stopped, finished = pool.ends(key)
 
-    assert (Why.PREEMPTED, 75, False) == (stopped.why, stopped.exit_code, stopped.over)
+    assert (Why.PREEMPTED, 75, False) == (stopped.why, stopped.exit_code, stopped.job_finished)
     assert stopped.kept_ms is None or stopped.kept_ms > 0
     assert (Why.FINISHED, '[{"inline": "10"}]') == (finished.why, finished.result)
 
@@ -149,9 +149,9 @@ def test_cancelled_job_is_stopped(pool: RealPool, folder: Path) -> None:
         heard(pool)
         key = pool.enqueue("job", *python("import time; time.sleep(600)"))
         pool.place(key)
-        until(pool, key, State.RUNNING)
+        until(pool, key, JobState.RUNNING)
         pool.withdraw(key)
-        until(pool, key, State.CANCELLED)
+        until(pool, key, JobState.CANCELLED)
 
     assert [Why.CANCELLED] == [end.why for end in pool.ends(key)]
 
@@ -184,9 +184,9 @@ def test_each_attempt_starts_once_whatever_messages_are_lost(
 def placed_until_finished(pool: RealPool, keys: list[JobKey]) -> bool:
     """Play the scheduler: whoever waits gets one of two GPUs."""
     for n, key in enumerate(keys):
-        if pool.job(key).state is State.QUEUED:
+        if pool.job(key).state is JobState.QUEUED:
             pool.place(key, n % 2)
-    return all(pool.job(key).state is State.SUCCEEDED for key in keys)
+    return all(pool.job(key).state is JobState.SUCCEEDED for key in keys)
 
 
 def test_restarted_agent_takes_over_running_processes(
@@ -199,11 +199,11 @@ def test_restarted_agent_takes_over_running_processes(
         heard(pool)
         key = pool.enqueue("job", *python(source, str(starts)))
         fence = pool.place(key)
-        until(pool, key, State.RUNNING)
+        until(pool, key, JobState.RUNNING)
     with agent(folder, InMemory(pool)):
         eventually(lambda: {1, 2} == {told.boot for told in pool.reports}, "a second agent")
         (folder / "attempts" / str(fence) / "work" / "go").touch()
-        until(pool, key, State.SUCCEEDED)
+        until(pool, key, JobState.SUCCEEDED)
 
     assert 1 == len(starts.read_text().split())
     assert [Why.FINISHED] == [end.why for end in pool.ends(key)]
@@ -217,7 +217,7 @@ def test_older_fence_is_not_started(pool: RealPool, folder: Path) -> None:
         heard(pool)
         key = pool.enqueue("job", *python("pass"))
         assert 1 == pool.place(key)
-        until(pool, key, State.QUEUED)
+        until(pool, key, JobState.QUEUED)
         assert {} == processes.table()
 
     assert [Why.LOST] == [end.why for end in pool.ends(key)]
@@ -226,11 +226,11 @@ def test_older_fence_is_not_started(pool: RealPool, folder: Path) -> None:
 def test_start_and_end_are_reported_at_once(pool: RealPool, folder: Path) -> None:
     """However long it is until the next report would go out by itself."""
     with StateDir(folder, "p1", N1) as disk:
-        pool.take(NodeReport(node=N1, boot=disk.count_start(), n=1, at=0, heard=None))
+        pool.take(NodeReport(node=N1, boot=disk.count_start(), n=1, at=0, answered_at=None))
     key = pool.enqueue("job", *python("pass"))
     pool.place(key)
     with agent(folder, InMemory(pool), every=HOUR):
-        until(pool, key, State.SUCCEEDED)
+        until(pool, key, JobState.SUCCEEDED)
 
 
 class Scripted:
@@ -277,7 +277,7 @@ def test_missing_answer_does_not_delay_reports(pool: RealPool, folder: Path) -> 
     with agent(folder, Scripted(first_hangs)) as processes:
         heard(pool)
         pool.place(key)
-        until(pool, key, State.RUNNING)
+        until(pool, key, JobState.RUNNING)
         silent.set()  # the old answer knows of no lease: it must not end the process
         time.sleep(0.5)
         assert [None] == [one.exit for one in processes.table().values()]
@@ -321,7 +321,7 @@ def test_nothing_starts_on_a_full_disk(
         heard(pool)
         key = pool.enqueue("job", *python("pass"))
         pool.place(key)
-        until(pool, key, State.QUEUED)
+        until(pool, key, JobState.QUEUED)
         assert {} == processes.table()
 
     assert [Why.LOST] == [end.why for end in pool.ends(key)]

@@ -183,8 +183,8 @@ def test_process_saves_its_work_when_asked_to_stop(bench: Bench, code: int, exit
     one = bench.ended(fence)
 
     assert (exit, code, True) == (one.exit, one.exit_code, one.stopping)
-    assert one.asked_ms is not None, "what it runs from here on we have asked for (M2)"
-    assert ran_ms <= one.asked_ms <= one.run_ms
+    assert one.run_ms_at_stop is not None, "what it runs from here on we have asked for (M2)"
+    assert ran_ms <= one.run_ms_at_stop <= one.run_ms
     told = bench.log(fence)
     assert told.count("SIGTERM") == told.count("SIGUSR1") == 1, told
     assert 0 < one.saved_ms <= one.run_ms

@@ -14,7 +14,7 @@ from bursar.wire.agents import LogRequest, NodeRequest
 from tests.support.agent_node import N1
 from tests.support.agent_pool import OverHttp, RealPool
 
-HELLO = NodeReport(node=N1, boot=1, n=1, at=5, heard=None)
+HELLO = NodeReport(node=N1, boot=1, n=1, at=5, answered_at=None)
 NODE = NodeRequest(gpu_type="H100", gpus=2, labels=["fast"])
 
 

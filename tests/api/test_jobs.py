@@ -447,8 +447,10 @@ def test_a_running_job_that_is_cancelled_is_stopping(funded: Tenant, pool: Pool)
         *(shown(funded, job)["state"], shown(funded, job)["spent_micros"]),
     )
     steps = funded.caller.get(f"/jobs/{job}/events").json()["items"]
-    assert ["submitted", "started", "asked", "cancelled"] == [step["why"] for step in steps]
-    [asked] = [one for one in funded.events() if one["body"].get("why") == "asked"]
+    assert ["submitted", "started", "stop_requested", "cancelled"] == [
+        step["why"] for step in steps
+    ]
+    [asked] = [one for one in funded.events() if one["body"].get("why") == "stop_requested"]
     assert asked["actor_id"] is not None, "who has asked is in the audit trail"
     late = submitted(funded)["id"]
     pool.about(funded.id, late).dropped(Why.HOLD_ENDED, EndClass.LIMIT)
@@ -698,7 +700,7 @@ def test_a_corrected_step_says_nothing_of_other_attempts(funded: Tenant, pool: P
                 end_class=EndClass.PLATFORM,
                 run_ms=60_000,
                 kept_ms=0,
-                over=attempt == 2,
+                job_finished=attempt == 2,
             )
         )
 

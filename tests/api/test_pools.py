@@ -210,7 +210,7 @@ def test_an_answer_waits_for_news_and_comes_at_once(
 def test_who_does_not_know_that_it_is_to_stop_is_told_at_once() -> None:
     """The answer that has said so may be lost: another waits for nothing (M5)."""
     trial = running()
-    answer = NodeReport(node=N1, boot=1, n=9, at=0, heard=None, readings=(ran(5_000),))
+    answer = NodeReport(node=N1, boot=1, n=9, at=0, answered_at=None, readings=(ran(5_000),))
     trial.post(Withdraw(), 2)
     orders = trial.report(ran(5_000))
     assert orders is not None

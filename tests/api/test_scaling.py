@@ -127,15 +127,15 @@ def test_what_was_ordered_is_told(
     gone = ordered(
         service, pool, "gone", state=OrderState.GONE, leaves=RemovalReason.DRAINED, gone_at=1
     )
-    there = ordered(service, pool, "there", state=OrderState.THERE, there_at=late.ordered_at)
+    there = ordered(service, pool, "there", state=OrderState.READY, arrived_at=late.ordered_at)
     told = operator.get(f"/pools/{pool}/orders").json()["orders"]
 
     assert gone.id == told[-1]["id"], "what is over comes last"
     found = {one["node"]: one for one in told}
-    assert (True, "asked", "sold out", 0) == (
+    assert (True, "requested", "sold out", 0) == (
         *(found["late"][name] for name in ("late", "state", "last_error", "cost_micros")),
     )  # fmt: skip
-    assert (False, "there") == (found["there"]["late"], found["there"]["state"])
+    assert (False, "ready") == (found["there"]["late"], found["there"]["state"])
     assert 16 * CREDIT <= found["there"]["cost_micros"] < 17 * CREDIT
     assert ("drained", there.id) == (found["gone"]["removal_reason"], found["there"]["id"])
     assert 1 == len(operator.get(f"/pools/{pool}/orders?limit=1").json()["orders"])

@@ -129,9 +129,10 @@ def test_a_job_that_has_ended_twice_is_seen(world: World) -> None:
     world.connection.execute(
         """
         insert into leases (pool_id, fence, org_id, job_id, attempt, gpu_type, leased_at,
-                            run_ms_max, every_ms, told_ms, clamped, ended_at, ends_at, why)
+                            run_ms_max, report_interval_ms, reported_ms, clamped, ended_at,
+                            reportable_until, why)
         select pool_id, fence + 1, org_id, job_id, attempt + 1, gpu_type, leased_at,
-               run_ms_max, every_ms, told_ms, clamped, ended_at, ends_at, why
+               run_ms_max, report_interval_ms, reported_ms, clamped, ended_at, reportable_until, why
           from leases
         """
     )

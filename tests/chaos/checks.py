@@ -116,7 +116,7 @@ def books_of(connection: Any) -> Books:
 
 
 def _is_end(message: Message) -> bool:
-    return isinstance(message, Dropped) or (isinstance(message, Ended) and message.over)
+    return isinstance(message, Dropped) or (isinstance(message, Ended) and message.job_finished)
 
 
 def wrong(books: Books, runs: Iterable[Run], score: Score) -> list[str]:

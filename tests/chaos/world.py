@@ -189,7 +189,7 @@ class World:
         for one in self.agents.values():
             one.start()
         threading.Thread(target=self.look_after, daemon=True).start()
-        sql = "select count(*) from nodes where heard_at is not null"
+        sql = "select count(*) from nodes where reported_at is not null"
         eventually(lambda: self.ask(sql) == [(len(NODES),)], "all nodes have reported")
 
     def found(self) -> None:

@@ -92,7 +92,7 @@ def test_node_is_ordered_for_a_queue_and_removed_when_it_is_empty(
     [order] = orders()
     assert ("drained", False) == (order["removal_reason"], order["late"])
     assert order["cost_micros"] > 0
-    assert {"there"} <= seen
+    assert {"ready"} <= seen
     assert [] == operator.get(f"/pools/{POOL}/nodes").json()["nodes"]
     assert {0} == {job(id)["held_micros"] for id in jobs}
     assert not _runs(order["node"]), "its agent has ended"

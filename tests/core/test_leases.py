@@ -15,7 +15,7 @@ from bursar.core.leases import (
     report_interval_ms,
     requeues,
 )
-from bursar.core.messages import EndClass, Ended, Enqueue, HoldGrew, RanSoFar, Spec, Started, Why
+from bursar.core.messages import EndClass, Ended, Enqueue, HoldGrew, JobSpec, RanSoFar, Started, Why
 from bursar.core.money import usage_price
 from bursar.core.scheduling.model.jobs import Shape
 from tests.support.builders import PER_MS, T0
@@ -89,7 +89,7 @@ def _enqueue(**given: object) -> Enqueue:
         "run_ms": 1,
         "hold_micros": 1,
         "hold_until": 1,
-        "spec": Spec(shape=Shape(types=("h100",))),
+        "spec": JobSpec(shape=Shape(types=("h100",))),
     }
     return Enqueue(**{**values, **given})  # type: ignore[arg-type]
 
@@ -120,22 +120,29 @@ def test_other_messages_that_make_no_sense_cannot_be_made_either() -> None:
         with pytest.raises(ValueError, match="is"):
             RanSoFar(attempt=attempt, run_ms=run_ms)
         with pytest.raises(ValueError, match="is"):
-            Started(attempt=attempt, gpu_type="h100", at=0, run_ms=run_ms)
+            Started(attempt=attempt, gpu_type="h100", started_at=0, run_ms=run_ms)
         with pytest.raises(ValueError, match="is"):
             Ended(
                 attempt=attempt,
                 end_class=EndClass.USER,
                 run_ms=run_ms,
                 kept_ms=None,
-                over=True,
+                job_finished=True,
                 why=Why.FINISHED,
             )
     with pytest.raises(ValueError, match="kept_ms is 0 to 5, not 6"):
-        Ended(attempt=1, end_class=EndClass.PLATFORM, run_ms=5, kept_ms=6, over=True, why=Why.LOST)
+        Ended(
+            attempt=1,
+            end_class=EndClass.PLATFORM,
+            run_ms=5,
+            kept_ms=6,
+            job_finished=True,
+            why=Why.LOST,
+        )
     with pytest.raises(ValueError, match="at is"):
-        Started(attempt=1, gpu_type="h100", at=-1, run_ms=0)
+        Started(attempt=1, gpu_type="h100", started_at=-1, run_ms=0)
     with pytest.raises(ValueError, match="gpu_type is"):
-        Started(attempt=1, gpu_type="", at=0, run_ms=0)
+        Started(attempt=1, gpu_type="", started_at=0, run_ms=0)
     for added, until in ((-1, 0), (0, -1)):
         with pytest.raises(ValueError, match="is"):
             HoldGrew(added=added, until=until)

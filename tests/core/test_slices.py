@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.core.dispatch.quota_usage import Live, QuotaClaims, QuotaUsage
+from bursar.core.dispatch.quota_usage import LiveJob, QuotaClaims, QuotaUsage
 from bursar.core.ids import AccountId, UserId
 from bursar.core.instant import NEVER
-from bursar.core.messages import Enqueue, Spec
+from bursar.core.messages import Enqueue, JobSpec
 from bursar.core.quota_slices import (
     GPUS,
     JOBS,
-    TURN,
+    TURN_SPAN,
     PoolSlice,
-    Quota,
+    RunningQuota,
     Slice,
     SliceReport,
-    begun,
-    of_type,
-    rebalanced,
+    first_slice,
+    rebalance,
+    type_key,
 )
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.policy import ANY_TYPE, Share
@@ -34,7 +34,7 @@ POOLS: Final = (EAST, NORTH, WEST)
 H100, A100 = "H100", "A100"
 UNKNOWN: Final = 1 << 60  # so much may run while nobody knows what does
 SOME: Final = settings(max_examples=min(150, settings().max_examples))
-EVERYTHING: Final = ((GPUS, 8), (of_type(H100), 5), (JOBS, 6))
+EVERYTHING: Final = ((GPUS, 8), (type_key(H100), 5), (JOBS, 6))
 
 
 def asking(milli: int, user: str = "u", *, quotas: tuple[str, ...] = ("q",)) -> Enqueue:
@@ -42,7 +42,7 @@ def asking(milli: int, user: str = "u", *, quotas: tuple[str, ...] = ("q",)) -> 
     shape = Shape(types=(H100, A100), gpus=0 if part else whole, milli=part)
     return Enqueue(
         account=AccountId("team"), user=UserId(user), shares=(AccountId("team"), AccountId("root")),
-        tier=None, rates=(), run_ms=1, hold_micros=0, hold_until=NEVER, spec=Spec(shape=shape),
+        tier=None, rates=(), run_ms=1, hold_micros=0, hold_until=NEVER, spec=JobSpec(shape=shape),
         quotas=quotas,
     )  # fmt: skip
 
@@ -59,52 +59,52 @@ class PoolSide:
     def submit(self, ask: Enqueue) -> None:
         name = str(next(self.numbers))
         self.waiting[name] = ask
-        self.counted.waits(("org", name), ask)
+        self.counted.set_waiting(("org", name), ask)
 
     def start(self, gpu_type: str) -> bool:
         """Start the first job that no slice is against."""
         for name, ask in self.waiting.items():
-            if not QuotaClaims(self.counted).over("org", ask, gpu_type, self._lives):
+            if not QuotaClaims(self.counted).exceeds("org", ask, gpu_type, self._lives):
                 del self.waiting[name]
-                self.counted.waits(("org", name), None)
+                self.counted.set_waiting(("org", name), None)
                 fence = next(self.numbers)
                 self.running[fence] = ask, gpu_type
-                self.counted.lives(fence, "org", ask, gpu_type)
+                self.counted.add_live(fence, "org", ask, gpu_type)
                 return True
         return False
 
-    def _lives(self) -> list[Live]:
-        return [Live(fence, "org", ask, of) for fence, (ask, of) in self.running.items()]
+    def _lives(self) -> list[LiveJob]:
+        return [LiveJob(fence, "org", ask, of) for fence, (ask, of) in self.running.items()]
 
     def end(self, fence: int) -> None:
         del self.running[fence]
-        self.counted.ends(fence)
+        self.counted.remove_live(fence)
 
     def hear(self, given: Slice) -> None:
         """Take a slice, as a transaction does."""
         claims = QuotaClaims(self.counted)
-        claims.allot(given)
+        claims.put_slice(given)
         for new in claims.new.values():
             if self.counted.put(new):
                 self.counted = self.counted.recounted(self._lives())
                 for name, ask in self.waiting.items():
-                    self.counted.waits(("org", name), ask)
+                    self.counted.set_waiting(("org", name), ask)
 
-    def uses(self, quota: Quota, name: str) -> int:
+    def uses(self, quota: RunningQuota, name: str) -> int:
         """What runs and counts, counted once more from nothing: thousandths, or jobs."""
         scope = Slice(org="org", quota="q", account=quota.account, user=quota.user)
         found = [(ask, of) for ask, of in self.running.values() if scope.counts(ask)]
         if name == JOBS:
             return len(found)
-        return sum(ask.milli_gpus for ask, of in found if name in (GPUS, of_type(of)))
+        return sum(ask.milli_gpus for ask, of in found if name in (GPUS, type_key(of)))
 
 
 @dataclass
 class World:
     """An org with one quota, its pools, and all that was ever said between them."""
 
-    quota: Quota = field(
-        default_factory=lambda: Quota(org="org", id="q", account="root", limits=EVERYTHING)
+    quota: RunningQuota = field(
+        default_factory=lambda: RunningQuota(org="org", id="q", account="root", limits=EVERYTHING)
     )
     pools: dict[str, PoolSide] = field(default_factory=lambda: {one: PoolSide() for one in POOLS})
     parts: tuple[PoolSlice, ...] = ()
@@ -113,7 +113,7 @@ class World:
     most: dict[str, int] = field(default_factory=dict)  # what may run at all, by name
     now: int = 0
 
-    def set(self, quota: Quota) -> None:
+    def set(self, quota: RunningQuota) -> None:
         """The org has changed its quota."""
         other = (quota.account, quota.user) != (self.quota.account, self.quota.user)
         old = dict(self.quota.limits)
@@ -124,13 +124,13 @@ class World:
 
     def say(self, pool: str) -> None:
         """A pool says what it knows and has."""
-        self.said[pool].append(self.pools[pool].counted.report("org").get("q", SliceReport()))
+        self.said[pool].append(self.pools[pool].counted.report_of("org").get("q", SliceReport()))
 
     def balance(self, heard: dict[str, SliceReport], pools: tuple[str, ...] = POOLS) -> None:
         """The org divides anew, by what it has heard: the newest, or something long ago."""
         known = {part.pool for part in self.parts}
-        parts = (*self.parts, *(begun(self.quota, one) for one in pools if one not in known))
-        self.parts = rebalanced(self.quota, parts, heard, self.now)
+        parts = (*self.parts, *(first_slice(self.quota, one) for one in pools if one not in known))
+        self.parts = rebalance(self.quota, parts, heard, self.now)
         self.written += [(part.pool, part.slice) for part in self.parts]
         self.check_bounds()
         for name, limit in self.quota.limits:
@@ -157,7 +157,7 @@ class World:
     def settle(self) -> None:
         """Everybody is heard, and starts what it can, until nothing changes any more."""
         for _ in range(2 * len(POOLS)):
-            self.now += TURN
+            self.now += TURN_SPAN
             for _ in range(3):
                 for pool in POOLS:
                     self.say(pool)
@@ -193,7 +193,7 @@ def step(world: World, chance: Random, sizes: tuple[int, ...]) -> None:
     elif what < 9:
         world.say(pool)
     elif what < 10:
-        world.now += chance.randrange(TURN)
+        world.now += chance.randrange(TURN_SPAN)
         heard = {one: chance.choice(said[-3:]) for one, said in world.said.items() if said}
         world.balance(heard, POOLS[: chance.randint(1, 3)])
     elif what < 12 and world.written:
@@ -203,7 +203,7 @@ def step(world: World, chance: Random, sizes: tuple[int, ...]) -> None:
         world.set(other(world.quota, chance))
 
 
-def other(quota: Quota, chance: Random) -> Quota:
+def other(quota: RunningQuota, chance: Random) -> RunningQuota:
     """A quota as its org may change it."""
     if chance.random() < 0.3:
         return replace(quota, user=chance.choice((None, "u")))
@@ -252,8 +252,8 @@ def granted(world: World, name: str = GPUS) -> list[int | None]:
     return [dict(part.slice.granted).get(name) for part in world.parts]
 
 
-def gpus(most: int) -> Quota:
-    return Quota(org="org", id="q", account="root", limits=((GPUS, most),))
+def gpus(most: int) -> RunningQuota:
+    return RunningQuota(org="org", id="q", account="root", limits=((GPUS, most),))
 
 
 def test_a_new_quota_gives_nothing_before_all_pools_know_of_it() -> None:
@@ -268,14 +268,14 @@ def test_a_new_quota_gives_nothing_before_all_pools_know_of_it() -> None:
 
 
 def test_the_only_pool_has_all_of_it_at_once() -> None:
-    parts = rebalanced(gpus(8), [begun(gpus(8), EAST)], {}, 0)
+    parts = rebalance(gpus(8), [first_slice(gpus(8), EAST)], {}, 0)
 
     [one] = parts
     assert (((GPUS, 8),), 1) == (one.slice.granted, one.slice.n)
 
 
 def test_without_pools_there_is_nothing_to_divide() -> None:
-    assert () == rebalanced(gpus(8), [], {}, 0)
+    assert () == rebalance(gpus(8), [], {}, 0)
 
 
 def test_what_is_free_goes_to_one_pool_after_another() -> None:
@@ -287,7 +287,7 @@ def test_what_is_free_goes_to_one_pool_after_another() -> None:
 
     balanced(world, 0, 0)
     assert [8, 0, 0] == granted(world)
-    balanced(world, 2 * TURN, 2 * TURN, 2 * TURN)
+    balanced(world, 2 * TURN_SPAN, 2 * TURN_SPAN, 2 * TURN_SPAN)
     assert [0, 0, 8] == granted(world)
 
 
@@ -318,7 +318,7 @@ def test_what_is_used_stays_with_its_pool_whoever_has_the_turn() -> None:
     assert east.start(H100)
     west.submit(asking(8_000))
 
-    balanced(world, 2 * TURN, 2 * TURN)
+    balanced(world, 2 * TURN_SPAN, 2 * TURN_SPAN)
 
     assert [5, 0, 3] == granted(world)
 
@@ -359,7 +359,7 @@ def test_a_pool_that_knows_no_slice_of_a_quota_starts_nothing_that_names_it() ->
     pool = PoolSide()
     pool.submit(asking(1_000))
     assert not pool.start(H100)
-    assert ["org"] == pool.counted.wanting()
+    assert ["org"] == pool.counted.orgs_to_divide()
     pool.submit(asking(1_000, quotas=()))
     assert pool.start(H100)
 
@@ -369,13 +369,13 @@ def test_what_a_pool_wants_is_told_until_it_has_it() -> None:
     pool.submit(asking(3_000))
     some = Slice(org="org", quota="q", n=1, granted=((GPUS, 2),), limits=((GPUS, 8),))
     pool.hear(some)
-    assert ["org"] == pool.counted.wanting()
+    assert ["org"] == pool.counted.orgs_to_divide()
     pool.hear(replace(some, n=2, granted=((GPUS, 3),)))
-    assert [] == pool.counted.wanting()
+    assert [] == pool.counted.orgs_to_divide()
     pool.hear(replace(some, n=3, granted=((GPUS, 2),), limits=((GPUS, 2),)))
-    assert [] == pool.counted.wanting(), "there is no more to be had"
-    wanted = ((GPUS, 3), (of_type(A100), 3), (of_type(H100), 3), (JOBS, 1))
-    assert {"q": SliceReport(n=3, wanted=wanted)} == pool.counted.report("org")
+    assert [] == pool.counted.orgs_to_divide(), "there is no more to be had"
+    wanted = ((GPUS, 3), (type_key(A100), 3), (type_key(H100), 3), (JOBS, 1))
+    assert {"q": SliceReport(n=3, wanted=wanted)} == pool.counted.report_of("org")
 
 
 def test_too_much_is_told_until_it_is_gone() -> None:
@@ -383,9 +383,9 @@ def test_too_much_is_told_until_it_is_gone() -> None:
     pool.submit(asking(3_000, quotas=()))
     assert pool.start(H100)
     pool.hear(Slice(org="org", quota="q", n=1, granted=((GPUS, 2),), limits=((GPUS, 2),)))
-    assert ["org"] == pool.counted.wanting()
+    assert ["org"] == pool.counted.orgs_to_divide()
     pool.end(next(iter(pool.running)))
-    assert [] == pool.counted.wanting()
+    assert [] == pool.counted.orgs_to_divide()
 
 
 def test_an_older_slice_changes_nothing() -> None:
@@ -416,7 +416,7 @@ def test_a_slice_counts_an_account_with_all_below_it_a_user_or_the_pair(
 
 
 def test_a_scheduler_is_told_of_a_slice_as_of_a_ceiling() -> None:
-    one = Slice(org="org", quota="q", granted=((GPUS, 8), (of_type(H100), 4), (JOBS, 2)))
+    one = Slice(org="org", quota="q", granted=((GPUS, 8), (type_key(H100), 4), (JOBS, 2)))
 
     assert Share(ceiling=((ANY_TYPE, 8), (H100, 4)), jobs_max=2) == one.share
 
@@ -427,13 +427,13 @@ def test_a_transaction_counts_what_it_has_changed_itself() -> None:
     pool.hear(Slice(org="org", quota="q", n=1, granted=((GPUS, 2),), limits=((GPUS, 2),)))
     claims = QuotaClaims(pool.counted)
     claims.count("org", ask, H100, 1)
-    assert not claims.over("org", ask, H100, list)
+    assert not claims.exceeds("org", ask, H100, list)
     claims.count("org", ask, H100, 1)
-    assert claims.over("org", ask, H100, list)
+    assert claims.exceeds("org", ask, H100, list)
     claims.count("org", ask, H100, -1)
-    assert not claims.over("org", ask, H100, list)
+    assert not claims.exceeds("org", ask, H100, list)
 
-    claims.allot(Slice(org="org", quota="q", n=2, granted=((GPUS, 1),), limits=((GPUS, 2),)))
-    claims.allot(Slice(org="else", quota="q", n=2, granted=((GPUS, 0),)))
-    assert claims.over("org", ask, H100, lambda: [Live(1, "org", ask, H100)])
-    assert not claims.over("org", ask, H100, list)
+    claims.put_slice(Slice(org="org", quota="q", n=2, granted=((GPUS, 1),), limits=((GPUS, 2),)))
+    claims.put_slice(Slice(org="else", quota="q", n=2, granted=((GPUS, 0),)))
+    assert claims.exceeds("org", ask, H100, lambda: [LiveJob(1, "org", ask, H100)])
+    assert not claims.exceeds("org", ask, H100, list)

@@ -13,7 +13,7 @@ from bursar.core.instant import DAY, SECOND
 from bursar.core.jobs.arrays import COUNT, INDEX
 from bursar.core.ledger.commands import Reserve
 from bursar.core.ledger.values import Context
-from bursar.core.messages import Dropped, EndClass, Enqueue, Spec, Why, Withdraw
+from bursar.core.messages import Dropped, EndClass, Enqueue, JobSpec, Why, Withdraw
 from bursar.core.refusal import Code, Refusal
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.nodes import Node
@@ -59,7 +59,7 @@ class Field(Stage):
             lots=elements,
             at_once=at_once,
         )
-        spec = Spec(shape=Shape(types=("h100", "a100")))
+        spec = JobSpec(shape=Shape(types=("h100", "a100")))
         submission = Submission("pool", reserve, spec, request='{"command":["x"]}', **more)
         return submission_request(self.org, f"submit {job}", submission)
 

@@ -74,7 +74,7 @@ class Process:
         follower, _ = pool.follow(POLICY, now)
         decisions = carry_out(follower.cluster, now).decisions
         written = pool.write(epoch, decisions)
-        follower.placed(written.placed)
+        follower.add_leases(written.placed)
         if written.denied:
             pool.unfollow()
         return written
@@ -113,7 +113,7 @@ class World:
         """The node of a pool reports."""
         pool.expire()  # so that the pool is known
         n = pool.look(lambda kept: kept.machines[N1].n) + 1
-        told = NodeReport(node=N1, boot=1, n=n, at=0, heard=None, readings=readings)
+        told = NodeReport(node=N1, boot=1, n=n, at=0, answered_at=None, readings=readings)
         assert pool.report(told).result() is not None
 
     def set(self, org: str, kind: str, id: str, body: dict[str, Any] | None) -> None:
@@ -285,7 +285,7 @@ def test_another_process_knows_slices_and_policies_as_soon_as_it_looks(
 
 
 def granted(pool: PoolHandle, org: str) -> dict[str, int]:
-    return pool.look(lambda kept: dict(kept.counted.slices[org]["q"].granted))
+    return pool.look(lambda kept: dict(kept.quota_usage.slices[org]["q"].granted))
 
 
 def test_whoever_leads_next_knows_what_users_have_had(world: World, database_url: str) -> None:
@@ -361,7 +361,9 @@ def test_an_org_whose_quotas_cannot_be_divided_holds_up_no_other(
         with other.transaction():
             lock_orgs(other, [blocked])
             one.dealer.divide_all([blocked, world.org])
-        told = [pool.look(lambda known: len(known.counted.slices)) for pool in one.pools.values()]
+        told = [
+            pool.look(lambda known: len(known.quota_usage.slices)) for pool in one.pools.values()
+        ]
     assert [1, 1] == told
     assert f"the quotas of org {blocked} are not divided" in caplog.text
 
@@ -391,7 +393,7 @@ def test_a_pool_that_cannot_be_reached_holds_up_no_other(
         with connected(database_url) as other, other.transaction():
             lock_pool(other, first.id)
             dealer.divide(world.org)
-        known = [len(pool.look(lambda seen: seen.counted.slices)) for pool in (first, second)]
+        known = [len(pool.look(lambda seen: seen.quota_usage.slices)) for pool in (first, second)]
     assert [0, 1] == known
     assert f"pool {first.id} is not told what it may have" in caplog.text
 

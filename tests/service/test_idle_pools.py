@@ -93,12 +93,12 @@ def test_a_hundred_idle_pools_take_no_connections_and_no_threads(
             eventually(lambda: _threads() == [], "nobody works for them")
             sql = "select count(*) from pg_stat_activity where datname = current_database()"
             eventually(lambda: connection.execute(sql).fetchall()[0][0] <= FEW, "few connections")
-            assert {NEVER} == {row_of(connection, name).due_at for name in names}
+            assert {NEVER} == {row_of(connection, name).leader_due_at for name in names}
             keeper, node = pools.keepers[names[7]], Node1()
             begin(keeper, node)
             submit(keeper, connection, "job")
             eventually(lambda: runs(connection, keeper.id) == {"job"}, "it is placed")
-            assert 0 == row_of(connection, keeper.id).due_at
+            assert 0 == row_of(connection, keeper.id).leader_due_at
 
 
 def _threads() -> list[str]:
@@ -179,13 +179,13 @@ def test_a_pool_rests_when_nothing_waits_or_runs(connection: Connection, resting
     resting.keeper.receive([letter(resting.keeper, "job", Withdraw(), 2)])
     assert None is resting.leading._turn()
     row = row_of(connection, resting.pool)
-    assert (1, 0, NEVER) == (row.epoch, row.leads_until, row.due_at)
+    assert (1, 0, NEVER) == (row.epoch, row.leads_until, row.leader_due_at)
     assert None is resting.other._turn()
     assert 1 == row_of(connection, resting.pool).epoch
     resting.keeper.receive([letter(resting.keeper, "next", asking())])
     assert None is not resting.other._turn(), "it did not have to wait for a term to end"
     row = row_of(connection, resting.pool)
-    assert (2, "two", 0) == (row.epoch, row.leader, row.due_at)
+    assert (2, "two", 0) == (row.epoch, row.leader, row.leader_due_at)
     assert {"next"} == runs(connection, resting.pool)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bursar.core.instant import MINUTE
-from bursar.core.messages import Spec
+from bursar.core.messages import JobSpec
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.policy import PAID, PoolPolicy
 from bursar.core.value import replace
@@ -48,7 +48,7 @@ class Stage:
 
     def asks(self, *types: str, jobs: int = 1, priority_class: int = 0) -> AdmissionResult:
         """A dry run of so many jobs."""
-        spec = Spec(shape=Shape(types=types), priority_class=priority_class)
+        spec = JobSpec(shape=Shape(types=types), priority_class=priority_class)
         who = "acme", "key", "job", "root", "ann", "paid"
         request = AdmissionRequest(*who, None, spec, run_ms=600_000, jobs=jobs, dry=True)
         return self._runner.run(self._admission.admit(request))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.ids import AccountId, GrantId, HoldId, JobId, UserId
 from bursar.core.instant import MINUTE, SECOND, Instant
 from bursar.core.jobs.pool_messages import commands_of
@@ -21,7 +21,7 @@ from bursar.core.ledger.commands import (
     RevokeGrant,
 )
 from bursar.core.ledger.values import Context, CreditKind, GrantPolicy
-from bursar.core.messages import EndClass, Ended, Spec, Started, ToOrg, Why
+from bursar.core.messages import EndClass, Ended, JobSpec, Started, ToOrg, Why
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, Refusal
 from bursar.core.scheduling.model.jobs import Shape
@@ -83,7 +83,7 @@ class Stage:
             run_ms=held_ms,
             context=Context(gpu_types=("h100", "a100"), milli_gpus=1_000, job=JobId(job)),
         )
-        spec = Spec(shape=Shape(types=("h100", "a100")))
+        spec = JobSpec(shape=Shape(types=("h100", "a100")))
         submission = Submission("pool", reserve, spec, request="{}", **more)
         return submission_request(self.org, f"submit {job}", submission)
 
@@ -97,7 +97,9 @@ class Stage:
 
     def started(self, attempt: int = 1, job: str = "job") -> None:
         run_ms = RUN_MS
-        self.hear(Started(attempt=attempt, gpu_type="a100", at=self.now, run_ms=run_ms), job)
+        self.hear(
+            Started(attempt=attempt, gpu_type="a100", started_at=self.now, run_ms=run_ms), job
+        )
 
     def shown(self, job: str = "job") -> Shown:
         found = Looking(self.connection).job(self.org, job).value
@@ -134,7 +136,7 @@ def ended(why: Why, run_ms: int, *, over: bool = True, attempt: int = 1) -> Ende
         end_class=EndClass.LIMIT if why is Why.OUT_OF_CREDITS else EndClass.USER,
         run_ms=run_ms,
         kept_ms=None,
-        over=over,
+        job_finished=over,
         why=why,
         exit_code=7,
     )
@@ -166,12 +168,12 @@ def test_each_step_is_an_event_of_its_org(stage: Stage) -> None:
     assert [
         ("job", "submitted", "queued"),
         ("job", "started", "running"),
-        ("job", "asked", "stopping"),
+        ("job", "stop_requested", "stopping"),
         ("job", "cancelled", "cancelled"),
     ] == stage.told_steps()
     assert [one.why for one in stage.steps()] == [why for _, why, _ in stage.told_steps()]
     assert [] == stage.contradictions()
-    sql = "select actor from events where org_id = %s and body ->> 'why' = 'asked'"
+    sql = "select actor from events where org_id = %s and body ->> 'why' = 'stop_requested'"
     assert [("a key",)] == stage.connection.execute(sql, [stage.org]).fetchall()
 
 
@@ -191,7 +193,9 @@ def test_a_cancel_and_an_end_in_one_batch_leave_one_of_them(stage: Stage) -> Non
         stage.ask(asks if first == "end" else [*asks[1:], asks[0]])
 
         assert "succeeded" == stage.shown(job).state
-        asked = [why for told, why, _ in stage.told_steps() if told == job and why == "asked"]
+        asked = [
+            why for told, why, _ in stage.told_steps() if told == job and why == "stop_requested"
+        ]
         assert (first == "cancel") == bool(asked) == stage.shown(job).withdrawn
         assert len(asked) <= 1
     assert [] == stage.contradictions()
@@ -274,7 +278,7 @@ def test_a_job_withdrawn_before_its_start_was_told_is_stopping(stage: Stage) -> 
     assert "queued" == stage.shown().state
     stage.started()
 
-    assert (State.STOPPING, True) == (stage.shown().state, stage.shown().withdrawn)
+    assert (JobState.STOPPING, True) == (stage.shown().state, stage.shown().withdrawn)
     assert ["queued", "stopping"] == [one.state for one in stage.steps()]
 
 
@@ -284,7 +288,7 @@ def test_a_running_job_that_is_withdrawn_is_stopping_once(stage: Stage) -> None:
     stage.jobs.cancel(stage.org, JobId("job"))
     stage.jobs.cancel(stage.org, JobId("job"))
 
-    assert ["submitted", "started", "asked"] == [one.why for one in stage.steps()]
+    assert ["submitted", "started", "stop_requested"] == [one.why for one in stage.steps()]
     assert (RUN_MS, "stopping") == (stage.steps()[-1].held, stage.steps()[-1].state)
     assert 2 == len(from_orgs(stage.connection, None, 10, stage.org))
 
@@ -320,7 +324,7 @@ def test_the_exit_code_is_that_of_the_last_attempt(stage: Stage) -> None:
 def test_two_steps_of_a_job_in_one_batch_are_two_steps(stage: Stage) -> None:
     """An extension and a message may come to the ledger together."""
     stage.submit()
-    letter = stage.letter(Started(attempt=1, gpu_type="a100", at=stage.now, run_ms=RUN_MS))
+    letter = stage.letter(Started(attempt=1, gpu_type="a100", started_at=stage.now, run_ms=RUN_MS))
     start = Ask(stage.org, *next(commands_of(message_of(letter))))
     stage.ask([start, extension_request(stage.org, "more", JobId("job"), 9)])
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bursar.core.budgets.periods import PeriodKind
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.ids import AccountId, BudgetId, GrantId, JobId
 from bursar.core.instant import MINUTE
 from bursar.core.jobs.rolling_holds import LOW_MS, STEP_MS, RollingJob, top_up
@@ -38,7 +38,7 @@ def stage(connection: Connection) -> Iterator[Stage]:
 def rolls(stage: Stage, **more: Any) -> TopUps:
     """A job with a rolling hold that runs, and whoever tops it up."""
     stage.submit(held_ms=STEP_MS, run_ms=LONGEST, rolling=True, **more)
-    stage.hear(Started(attempt=1, gpu_type="a100", at=stage.now, run_ms=LONGEST))
+    stage.hear(Started(attempt=1, gpu_type="a100", started_at=stage.now, run_ms=LONGEST))
     return TopUps(stage.connection, stage.ask, stage.clock)
 
 
@@ -141,12 +141,12 @@ def test_a_job_that_has_run_on_a_dearer_type_is_topped_up_to_its_longest_run(sta
     """What it has spent there is no run time on the cheaper one (M1)."""
     stage.submit(held_ms=STEP_MS, run_ms=LONGEST, rolling=True)
     top_ups = TopUps(stage.connection, stage.ask, stage.clock)
-    stage.hear(Started(attempt=1, gpu_type="h100", at=stage.now, run_ms=LONGEST))
+    stage.hear(Started(attempt=1, gpu_type="h100", started_at=stage.now, run_ms=LONGEST))
     for minute in range(1, 21):
         ran(stage, minute * MS)
         top_ups.round()
     stage.hear(ended(Why.PREEMPTED, 20 * MS, over=False))
-    stage.hear(Started(attempt=2, gpu_type="a100", at=stage.now, run_ms=LONGEST - 20 * MS))
+    stage.hear(Started(attempt=2, gpu_type="a100", started_at=stage.now, run_ms=LONGEST - 20 * MS))
     for minute in range(1, 40):
         stage.hear(RanSoFar(attempt=2, run_ms=minute * MS))
         stage.now += MINUTE
@@ -179,7 +179,7 @@ def out_of_credits(stage: Stage, run_ms: int) -> None:
             end_class=EndClass.LIMIT,
             run_ms=run_ms,
             kept_ms=None,
-            over=False,
+            job_finished=False,
             why=Why.OUT_OF_CREDITS,
         )
     )
@@ -196,7 +196,7 @@ def test_a_job_that_is_withdrawn_while_it_waits_for_credits_gets_none(stage: Sta
 def test_a_job_that_is_withdrawn_over_or_not_rolling_is_left_alone(stage: Stage) -> None:
     top_ups = rolls(stage)
     stage.submit("full", held_ms=STEP_MS)
-    stage.hear(Started(attempt=1, gpu_type="a100", at=stage.now, run_ms=STEP_MS), "full")
+    stage.hear(Started(attempt=1, gpu_type="a100", started_at=stage.now, run_ms=STEP_MS), "full")
     stage.hear(RanSoFar(attempt=1, run_ms=STEP_MS - MS), "full")
     ran(stage, held_ms(stage) - MS)
     stage.jobs.cancel(stage.org, JobId("job"))
@@ -228,7 +228,7 @@ def test_two_who_top_up_at_once_do_so_once(stage: Stage) -> None:
 def job(**more: Any) -> RollingJob:
     row = {
         "job": JobId("j"),
-        "state": State.RUNNING,
+        "state": JobState.RUNNING,
         "gpu_type": "a",
         "run_ms": LONGEST,
         "max_cost": None,
@@ -249,8 +249,8 @@ def job(**more: Any) -> RollingJob:
         ({}, STEP_MS),
         ({"milli_gpus": 2_000}, 2 * STEP_MS),
         ({"gpu_type": "b"}, 2 * STEP_MS),
-        ({"state": State.OUT_OF_CREDITS}, 2 * STEP_MS),
-        ({"state": State.OUT_OF_CREDITS, "open": LOW_MS}, 2 * STEP_MS),
+        ({"state": JobState.OUT_OF_CREDITS}, 2 * STEP_MS),
+        ({"state": JobState.OUT_OF_CREDITS, "open": LOW_MS}, 2 * STEP_MS),
         ({"open": LOW_MS}, 0),
         ({"open": LOW_MS - 2}, STEP_MS),
         ({"step_ms": 30_000}, 30_000),
@@ -262,7 +262,7 @@ def job(**more: Any) -> RollingJob:
         ({"ran_ms": LONGEST}, 0),
         ({"ran_ms": LONGEST + 9}, 0),
         ({"used": 2 * LONGEST, "ran_ms": LONGEST // 2}, STEP_MS),  # it ran on a dearer type
-        ({"state": State.OUT_OF_CREDITS, "ran_ms": LONGEST - 7}, 14),
+        ({"state": JobState.OUT_OF_CREDITS, "ran_ms": LONGEST - 7}, 14),
         ({"max_cost": 11, "used": 4}, 7),
         ({"rates": ()}, 0),
         ({"rates": (("a", 0),)}, 0),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bursar.core.dispatch.job_lifecycle import OVER, TABLE, State
+from bursar.core.dispatch.job_lifecycle import FINISHED, TRANSITIONS, JobState
 from bursar.core.jobs.states import JobUpdate, update_from
 from bursar.core.messages import (
     Dropped,
@@ -22,13 +22,24 @@ AT = 1_000
 def ended(why: Why, *, over: bool, **more: Any) -> Ended:
     """The end of an attempt."""
     return Ended(
-        attempt=2, end_class=EndClass.USER, run_ms=5, kept_ms=None, over=over, why=why, **more
+        attempt=2,
+        end_class=EndClass.USER,
+        run_ms=5,
+        kept_ms=None,
+        job_finished=over,
+        why=why,
+        **more,
     )
 
 
 # Message → state, why, and whether the job is over.
 AFTER: dict[str, tuple[Message, str | None, str | None, bool]] = {
-    "a start": (Started(attempt=2, gpu_type="h", at=7, run_ms=9), "running", "started", False),
+    "a start": (
+        Started(attempt=2, gpu_type="h", started_at=7, run_ms=9),
+        "running",
+        "started",
+        False,
+    ),
     "a reading": (RanSoFar(attempt=2, run_ms=3), None, None, False),
     "it finished": (ended(Why.FINISHED, over=True), "succeeded", "finished", True),
     "it failed": (ended(Why.FAILED, over=True), "failed", "failed", True),
@@ -74,13 +85,13 @@ def test_a_job_stands_where_its_pool_has_brought_it(name: str) -> None:
     assert (state, why) == (stand.state, stand.why)
     assert (AT if over else None) == stand.ended_at
     assert over == (stand.end_class is not None)
-    assert over == (state in {one.value for one in OVER})
+    assert over == (state in {one.value for one in FINISHED})
 
 
 def test_a_start_tells_where_and_when_it_was() -> None:
-    stand = update_from(Started(attempt=3, gpu_type="h100", at=7, run_ms=9), AT)
+    stand = update_from(Started(attempt=3, gpu_type="h100", started_at=7, run_ms=9), AT)
 
-    assert JobUpdate(3, State.RUNNING, Why.STARTED, started_at=7, gpu_type="h100") == stand
+    assert JobUpdate(3, JobState.RUNNING, Why.STARTED, started_at=7, gpu_type="h100") == stand
 
 
 def test_what_is_left_counts_once_the_job_is_over() -> None:
@@ -96,7 +107,7 @@ def test_what_is_left_counts_once_the_job_is_over() -> None:
 
 def test_every_end_of_an_attempt_in_the_table_is_understood() -> None:
     """None that a pool can tell is a bug to an org."""
-    for (state, why), to in TABLE.items():
-        if state is State.RUNNING and why is not Why.ASKED:
-            message = ended(why, over=to in OVER)
+    for (state, why), to in TRANSITIONS.items():
+        if state is JobState.RUNNING and why is not Why.STOP_REQUESTED:
+            message = ended(why, over=to in FINISHED)
             assert to.value == update_from(message, AT).state

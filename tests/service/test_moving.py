@@ -481,7 +481,7 @@ def test_whatever_happens_a_job_is_in_one_pool_and_ends_once(url: str, seed: int
         assert dict.fromkeys(world.one.here.plans, 1) == dict(ends)
         held, spent = world.one.spent()
         [(ran,)] = connection.execute(
-            "select coalesce(sum(coalesce(kept_ms, told_ms)), 0)::bigint from leases"
+            "select coalesce(sum(coalesce(kept_ms, reported_ms)), 0)::bigint from leases"
         ).fetchall()
         assert (0, ran) == (held, spent)
         assert 0 < spent < ISSUED

@@ -17,7 +17,7 @@ from bursar.core.dispatch import state as core
 from bursar.core.dispatch.audit_stream import AuditRecord
 from bursar.core.dispatch.pool import PlanOutcome
 from bursar.core.dispatch.reports import NodeReport
-from bursar.core.dispatch.state import TERM, Exit, JobKey, PoolTransaction, name_of
+from bursar.core.dispatch.state import LEADER_TERM, Exit, JobKey, PoolTransaction, cluster_name
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import MINUTE, SECOND, Instant
 from bursar.core.leases import Denied
@@ -93,7 +93,9 @@ class Node1:
     def told(self, *readings: Any) -> NodeReport:
         """Its next report."""
         self._n += 1
-        return NodeReport(node=self.node, boot=1, n=self._n, at=0, heard=None, readings=readings)
+        return NodeReport(
+            node=self.node, boot=1, n=self._n, at=0, answered_at=None, readings=readings
+        )
 
 
 def letter(keeper: PoolHandle, job: str, message: ToPool, n: int = 1) -> Letter:
@@ -304,7 +306,7 @@ def test_run_time_that_is_told_after_the_end_is_kept(
         keeper.report(node.told(ran(15_000, lease.fence))).result()
 
     found = connection.execute(
-        "select l.told_ms, p.run_ms, q.ran_ms from leases l"
+        "select l.reported_ms, p.run_ms, q.ran_ms from leases l"
         " join lease_parts p on p.pool_id = l.pool_id and p.fence = l.fence"
         " join queue q on q.pool_id = l.pool_id where l.pool_id = %s",
         [pool],
@@ -577,7 +579,7 @@ def test_who_stands_still_in_the_middle_of_a_transaction_holds_up_nobody_for_lon
 ) -> None:
     """A process that was stopped, or whose machine is gone, has the pool's row: another leads and
     nodes are heard all the same, before leases run out; what was under way is done again (S11)."""
-    assert TERM // 1_000 < PATIENCE.idle_in_transaction_ms < (TERM + SECOND) // 1_000
+    assert LEADER_TERM // 1_000 < PATIENCE.idle_in_transaction_ms < (LEADER_TERM + SECOND) // 1_000
     still, goes_on, node = threading.Event(), threading.Event(), Node1()
 
     def stand_still(work: PoolTransaction) -> int:
@@ -636,7 +638,7 @@ def test_a_stale_epoch_writes_nothing(database_url: str, connection: Connection,
         one.receive([letter(one, "job", asking())])
         decisions = decided(one)
         assert (None, T0) == two.lead("two")
-        clock.now += TERM
+        clock.now += LEADER_TERM
         assert mine + 1 == led(two, "two")
         before = version(connection, pool)
         written = one.write(mine, decisions)
@@ -671,7 +673,7 @@ def test_whoever_leads_next_knows_for_whom_gpus_were_freed(
         placed(one, "victim")
         two.follow(POLICY, T0)
         one.receive([letter(one, "wants", asking(spec=WHOLE_NODE))])
-        victim, wants = name_of(key("victim")), name_of(key("wants"))
+        victim, wants = cluster_name(key("victim")), cluster_name(key("wants"))
         ask = Preempt(job=victim, wanted_by=wants, right="class", lost=0, stops_at=T0)
         pieces = (Piece(N1, (0, 1), 1),)
         keep = EarmarkGpus(job=wants, gpu_type="H100", pieces=pieces, victims=(victim,))

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import pytest
 
-from bursar.core.dispatch.state import TERM, Exit
+from bursar.core.dispatch.state import LEADER_TERM, Exit
 from bursar.core.ids import JobId, NodeId, UserId
 from bursar.core.instant import MINUTE, SECOND
-from bursar.core.messages import HoldGrew, Spec, Withdraw
+from bursar.core.messages import HoldGrew, JobSpec, Withdraw
 from bursar.core.scheduling.explain.explanation import explain
 from bursar.core.scheduling.model import recording
 from bursar.core.scheduling.model.jobs import Shape
@@ -99,7 +99,7 @@ class Game:
             user=UserId(self.random.choice(("ann", "ben"))),
             hold_until=self.clock.now + 5 * MINUTE,
             hold_micros=10**9,
-            spec=Spec(
+            spec=JobSpec(
                 shape=shape,
                 requeues=5,
                 priority_class=self.random.choice((0, 0, 5)),
@@ -141,7 +141,7 @@ class Game:
 
     def _stop(self, process: Process) -> None:
         """Nobody says anything for longer than a term, or nodes are heard."""
-        self.clock.now += self.random.choice((TERM, 25 * SECOND))
+        self.clock.now += self.random.choice((LEADER_TERM, 25 * SECOND))
 
     def _ask(self, process: Process) -> None:
         """Ask why somebody waits; the next turn answers."""
@@ -284,7 +284,7 @@ VERIFIED = {
     },
     "delete from pool_events where n = 1 and": {NUMBERED, WRITTEN},
     "delete from pool_events where n = 5 and": {NUMBERED, WRITTEN},
-    "update pools set noted = noted + 1 where": {NUMBERED, audit.DECIDED_AGAIN},
+    "update pools set audit_events = audit_events + 1 where": {NUMBERED, audit.DECIDED_AGAIN},
     "update pools set digest = reverse(digest) where": {WRITTEN, audit.DECIDED_AGAIN},
 }
 
@@ -371,7 +371,7 @@ def test_an_operator_replays_and_trims(
     assert (0, f"0 events deleted; remaining: {told.stdout}") == (kept.exit_code, kept.stdout)
     for command in (["replay", "nowhere"], ["trim", "nowhere", "--days", "1"]):
         refused(run(database_url, "audit", *command), "no such pool: 'nowhere'")
-    sql = "update pools set noted = noted + {} where pool_id = %s"
+    sql = "update pools set audit_events = audit_events + {} where pool_id = %s"
     connection.execute(sql.format("1"), [noted])
     try:
         told = run(database_url, "audit", "replay", noted)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bursar.core.dispatch.pool import use
+from bursar.core.dispatch.pool import set_node_state
 from bursar.core.dispatch.state import Pool
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, SECOND, Instant
@@ -382,7 +382,7 @@ def test_jobs_leave_a_pool_that_has_lost_what_they_need(stage: Stage) -> None:
     stage.heard("here", "there")
     submitted(stage, "a")
     here = stage.one.drivers[stage.one.here.pool].pool
-    assert here.change(lambda work: use(work, HERE[0].id, NodeState.DRAINING))
+    assert here.change(lambda work: set_node_state(work, HERE[0].id, NodeState.DRAINING))
     stage.later(HOUR)
     stage.heard("here", "there")
     assert 0 == stage.round()

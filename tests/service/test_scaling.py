@@ -17,10 +17,10 @@ import pytest
 
 from bursar import failpoints
 from bursar.core.dispatch.node_orders import NodeOrder, OrderState, RemovalReason, Scale
-from bursar.core.dispatch.pool import use
+from bursar.core.dispatch.pool import set_node_state
 from bursar.core.dispatch.state import (
+    LEADER_TERM,
     NO_TROUBLE,
-    TERM,
     Exit,
     Mishap,
     PoolNode,
@@ -188,7 +188,7 @@ def test_a_node_is_ordered_comes_works_is_drained_and_given_back(world: World) -
     with world.process() as process:
         begin(process.keeper, own)
         process.queue("gang", spec=replace(asking().spec, shape=_gang(2)), hold_micros=240_000)
-        [order] = process.comes_to(OrderState.COMING)
+        [order] = process.comes_to(OrderState.CONFIRMED)
         assert NodeState.ON_ORDER is process.node(order.node.id)
         [asked] = world.asked("order")
         assert (world.pool, order.id, order.node.id) == (
@@ -202,7 +202,7 @@ def test_a_node_is_ordered_comes_works_is_drained_and_given_back(world: World) -
 
         agent = Node1(order.node.id)
         begin(process.keeper, agent)
-        process.comes_to(OrderState.THERE)
+        process.comes_to(OrderState.READY)
         process.keeper.report(own.told()).result()
         lease = _lease(process)
         world.clock.now += 10 * SECOND
@@ -211,7 +211,7 @@ def test_a_node_is_ordered_comes_works_is_drained_and_given_back(world: World) -
 
         _pass(world, process, own, agent)
         [order] = process.comes_to(OrderState.GONE)
-        assert RemovalReason.DRAINED is order.leaves
+        assert RemovalReason.DRAINED is order.removal_reason
         assert order.cost(0) > 0
         assert (None, NodeState.READY) == (process.node(order.node.id), process.node("own"))
         assert [] == process.keeper.look(lambda pool: list(pool.live))
@@ -245,10 +245,10 @@ def test_whoever_dies_before_asking_has_written_what_is_to_be_asked(world: World
         process.queue("job")
         process.scaler._provisioner.close()  # dead from here on, as far as others can tell
         [order] = process.look()
-        assert (OrderState.ASKED, []) == (order.state, world.asked("order"))
-    world.clock.now += TERM
+        assert (OrderState.REQUESTED, []) == (order.state, world.asked("order"))
+    world.clock.now += LEADER_TERM
     with world.process("two") as process:
-        [again] = process.comes_to(OrderState.COMING)
+        [again] = process.comes_to(OrderState.CONFIRMED)
 
     assert order.id == again.id
     assert [order.id] == [one["order"] for one in world.asked("order")] == world.provided
@@ -262,10 +262,10 @@ def test_whoever_dies_while_asking_is_followed_by_one_who_asks_again(world: Worl
         eventually((world.folder / "hangs").exists, "it was asked")
         process.scaler.stop()
         [order] = process.orders()
-        assert OrderState.ASKED is order.state
-    world.clock.now += TERM
+        assert OrderState.REQUESTED is order.state
+    world.clock.now += LEADER_TERM
     with world.process("two") as process:
-        process.comes_to(OrderState.COMING)
+        process.comes_to(OrderState.CONFIRMED)
 
     assert {order.id} == {one["order"] for one in world.asked("order")}
     assert [order.id] == world.provided
@@ -275,13 +275,13 @@ def test_what_a_provider_cannot_do_is_told_and_asked_again(world: World) -> None
     with world.process() as process:
         process.queue("job")
         with world.doing("fail"):
-            eventually(lambda: process.look()[0].trouble != "", "somebody is told")
-            assert "it ended with 1: there is no cloud today" == process.orders()[0].trouble
+            eventually(lambda: process.look()[0].last_error != "", "somebody is told")
+            assert "it ended with 1: there is no cloud today" == process.orders()[0].last_error
         with world.doing("babble"):
-            eventually(lambda: "no JSON" in process.look()[0].trouble, "it is told anew")
-        [order] = process.comes_to(OrderState.COMING)
+            eventually(lambda: "no JSON" in process.look()[0].last_error, "it is told anew")
+        [order] = process.comes_to(OrderState.CONFIRMED)
 
-    assert ("", {order.id}) == (order.trouble, {one["order"] for one in world.asked("order")})
+    assert ("", {order.id}) == (order.last_error, {one["order"] for one in world.asked("order")})
 
 
 def test_what_is_refused_is_given_back_and_gone(world: World) -> None:
@@ -290,7 +290,7 @@ def test_what_is_refused_is_given_back_and_gone(world: World) -> None:
         process.queue("job")
         [order] = process.comes_to(OrderState.GONE)
 
-    assert (RemovalReason.REFUSED, 0) == (order.leaves, order.cost(0))
+    assert (RemovalReason.REFUSED, 0) == (order.removal_reason, order.cost(0))
     assert [order.id] == [one["order"] for one in world.asked("remove")]
     assert process.node(order.node.id) is None
 
@@ -318,25 +318,25 @@ def test_what_has_come_after_all_is_ordered_without_a_pause(world: World) -> Non
             process.comes_to(OrderState.GONE)
         world.clock.now += SCALE.every << 1
         process.keeper.expire()
-        orders = process.comes_to(OrderState.GONE, OrderState.COMING)
+        orders = process.comes_to(OrderState.GONE, OrderState.CONFIRMED)
         assert process.scaler._seen[world.pool].pauses
-        [coming] = [one for one in orders if one.state is OrderState.COMING]
+        [coming] = [one for one in orders if one.state is OrderState.CONFIRMED]
         process.keeper.report(Node1(coming.node.id).told()).result()
-        process.comes_to(OrderState.GONE, OrderState.THERE)
+        process.comes_to(OrderState.GONE, OrderState.READY)
         assert {} == process.scaler._seen[world.pool].pauses
 
 
 def test_what_does_not_come_is_given_up_and_given_back(world: World) -> None:
     with world.process() as process:
         process.queue("job")
-        [order] = process.comes_to(OrderState.COMING)
+        [order] = process.comes_to(OrderState.CONFIRMED)
         world.clock.now += 2 * DELAY - SECOND
-        assert [OrderState.COMING] == [one.state for one in process.look()]
+        assert [OrderState.CONFIRMED] == [one.state for one in process.look()]
         store.set_scale(process.connection, world.pool, replace(SCALE, offers=()), T0)
         world.clock.now += SECOND
         [order] = process.comes_to(OrderState.GONE)
 
-    assert (RemovalReason.LATE, []) == (order.leaves, world.provided)
+    assert (RemovalReason.LATE, []) == (order.removal_reason, world.provided)
 
 
 def test_who_has_been_replaced_orders_nothing(world: World) -> None:
@@ -345,7 +345,7 @@ def test_who_has_been_replaced_orders_nothing(world: World) -> None:
         process.pools.leading.leave()
         process.queue("job")
         stale = process.pools.leading._epoch
-        world.clock.now += TERM
+        world.clock.now += LEADER_TERM
         with world.process("two") as other:
             process.pools.leading = other.pools.leading
             assert stale is not None
@@ -366,14 +366,14 @@ def test_what_was_said_to_an_earlier_leader_is_not_said_now(world: World) -> Non
         process.look()
         eventually((world.folder / "waits").exists, "it was asked")
         process.pools.leading.leave()
-        world.clock.now += TERM
+        world.clock.now += LEADER_TERM
         with world.process("two") as other:
-            [order] = other.comes_to(OrderState.COMING)
+            [order] = other.comes_to(OrderState.CONFIRMED)
         (world.folder / "refuse").touch()
         (world.folder / "waits").unlink()
         eventually(lambda: not process.scaler._asked, "it was told that there is none")
         (world.folder / "refuse").unlink()
-        world.clock.now += TERM
+        world.clock.now += LEADER_TERM
         with PoolLeader(process.keeper, POLICY, "one") as again:
             process.pools.leading = again
             again.wake()
@@ -420,10 +420,10 @@ def test_a_node_that_has_vanished_is_asked_for_again(world: World) -> None:
     """As after a restart of what provides it; as long as it is heard of nobody is asked."""
     with world.process() as process:
         process.queue("job")
-        [order] = process.comes_to(OrderState.COMING)
+        [order] = process.comes_to(OrderState.CONFIRMED)
         agent = Node1(order.node.id)
         begin(process.keeper, agent)
-        process.comes_to(OrderState.THERE)
+        process.comes_to(OrderState.READY)
         (world.folder / "nodes" / order.id).unlink()
         process.look()
         process.look()
@@ -435,7 +435,7 @@ def test_a_node_that_has_vanished_is_asked_for_again(world: World) -> None:
             return [order.id] == world.provided
 
         eventually(ordered_again, "it is ordered again")
-    assert [OrderState.THERE] == [one.state for one in process.orders()]
+    assert [OrderState.READY] == [one.state for one in process.orders()]
 
 
 def test_a_provider_has_only_so_long(world: World) -> None:
@@ -545,9 +545,9 @@ def scaler(world: World, who: str, armed: str = "") -> Iterator["subprocess.Pope
 @pytest.mark.parametrize(
     ("point", "state"),
     [
-        ("scaling.advised=kill@1", OrderState.COMING),
-        ("scaling.written=kill@1", OrderState.COMING),
-        ("scaling.answered=kill@1", OrderState.COMING),
+        ("scaling.advised=kill@1", OrderState.CONFIRMED),
+        ("scaling.written=kill@1", OrderState.CONFIRMED),
+        ("scaling.answered=kill@1", OrderState.CONFIRMED),
         ("scaling.answered=kill@2", OrderState.GONE),
     ],
 )
@@ -583,7 +583,9 @@ def test_others_hear_that_a_node_has_gone_and_what_went_wrong_on_one(
     database_url: str, connection: Connection, world: World
 ) -> None:
     """Whoever keeps the pool in memory, and whoever reads it anew."""
-    trouble = Trouble(mishaps=(Mishap(T0, "acme", JobId("job"), lost=True),), until=1, times=2)
+    trouble = Trouble(
+        mishaps=(Mishap(T0, "acme", JobId("job"), lost=True),), until=1, quarantines=2
+    )
     node = Node(id=NodeId("goes"), gpu_type="H100", gpus=2)
     with (
         kept_at(database_url, world.pool, world.clock) as one,
@@ -594,7 +596,7 @@ def test_others_hear_that_a_node_has_gone_and_what_went_wrong_on_one(
         one.change(lambda work: work.put(replace(_machine(work, "stays"), trouble=trouble)))
         other.expire()
         assert {"goes", "stays"} == other.look(lambda pool: {*pool.machines})
-        one.change(lambda work: work.drop(node.id))
+        one.change(lambda work: work.remove_node(node.id))
         other.expire()
         with kept_at(database_url, world.pool, world.clock) as third:
             third.expire()
@@ -602,7 +604,7 @@ def test_others_hear_that_a_node_has_gone_and_what_went_wrong_on_one(
                 machines = keeper.look(lambda pool: dict(pool.machines))
                 assert {"stays": trouble} == {name: it.trouble for name, it in machines.items()}
         one.report(Node1(NodeId("stays")).told()).result()
-        one.change(lambda work: use(work, NodeId("stays"), NodeState.READY))
+        one.change(lambda work: set_node_state(work, NodeId("stays"), NodeState.READY))
         other.expire()
 
     assert [NO_TROUBLE] == [

@@ -146,7 +146,7 @@ def letters(connection: Connection, pool: str) -> list[str]:
 
 def waiting(pool: PoolHandle) -> int:
     """How many jobs wait there."""
-    return pool.look(lambda known: len(known.waits))
+    return pool.look(lambda known: len(known.hold_ends))
 
 
 class Stage:
@@ -290,7 +290,7 @@ def test_readings_between_two_charges_are_kept_and_not_told(connection: Connecti
 
     assert ["Started"] == letters(connection, stage.world.pool)
     sql = """
-        select p.run_ms, l.told_ms, l.clamped
+        select p.run_ms, l.reported_ms, l.clamped
           from leases l join lease_parts p on p.pool_id = l.pool_id and p.fence = l.fence
          where l.pool_id = %s
     """
@@ -498,7 +498,7 @@ def test_a_hold_that_grew_lets_its_lease_last(connection: Connection) -> None:
     sql = "select hold_micros, hold_until, received from queue where pool_id = %s"
     grown = (300_000, T0 + 90 * SECOND, 3)
     assert [grown] == connection.execute(sql, [stage.world.pool]).fetchall()
-    sql = "select every_ms from leases where pool_id = %s"
+    sql = "select report_interval_ms from leases where pool_id = %s"
     assert [(3_000,)] == connection.execute(sql, [stage.world.pool]).fetchall()
     stage.ends(lease.fence, Exit.DONE, 35_000)
     stage.is_sound()
@@ -850,7 +850,7 @@ def test_processes_killed_at_any_time(url: str, connection: Connection) -> None:
     [(used, holds, closed)] = connection.execute(sql).fetchall()
     sql = """
         select sum(case l.gpu_type when 'h100' then 3 else 1 end
-                   * coalesce(l.kept_ms, l.told_ms))::bigint
+                   * coalesce(l.kept_ms, l.reported_ms))::bigint
           from leases l
          where l.pool_id = 'killed-pool'
     """

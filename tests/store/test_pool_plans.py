@@ -71,7 +71,7 @@ PLANS: dict[str, tuple[str, Indexes]] = {
     "all nodes": (EVERYTHING["nodes"], {"nodes": ("nodes_pkey", ("pool_id",))}),
     "all jobs that are not over": (
         EVERYTHING["queue"],
-        {"queue": ("queue_not_over", ("pool_id",))},
+        {"queue": ("queue_unfinished", ("pool_id",))},
     ),
     "all live leases": (EVERYTHING["leases"], {"leases": LIVE_LEASES}),
     "all parts of live leases": (

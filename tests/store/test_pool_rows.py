@@ -57,7 +57,7 @@ FORBIDDEN = {
         "update leases set kept_ms = -1",
         "leases_keep_no_less_than_nothing",
     ),
-    "told without end": ("update leases set every_ms = 0", "leases_are_told_now_and_then"),
+    "told without end": ("update leases set report_interval_ms = 0", "leases_report_at_intervals"),
     "a run longer than its lease": (
         "update lease_parts set run_ms = 10 * (until - leased_at)",
         "lease_parts_inside_the_lease",
@@ -95,7 +95,7 @@ FORBIDDEN = {
     ),
     "a node that counts down": ("update nodes set n = -1", "nodes_count"),
     "a clock compared by two": (
-        "update nodes set mark = '{1,2}'",
+        "update nodes set clock_sample = '{1,2}'",
         "nodes_compare_three_clocks",
     ),
     "a slice without a number": (
@@ -125,11 +125,11 @@ FORBIDDEN = {
         "pool_orders_leave_for_a_reason",
     ),
     "a node that leaves for an unknown reason": (
-        "update pool_orders set state = 'removing', leaves = 'x'",
+        "update pool_orders set state = 'removing', removal_reason = 'x'",
         "pool_orders_leave_for_a_reason",
     ),
     "a node that has gone at no time": (
-        "update pool_orders set state = 'gone', leaves = 'late'",
+        "update pool_orders set state = 'gone', removal_reason = 'late'",
         "pool_orders_go_once",
     ),
     "a node that costs less than nothing": (
@@ -215,8 +215,8 @@ FORBIDDEN = {
         "jobs_with_anothers_result_have_not_run",
     ),
     "a pool that has forgotten more than it noted": (
-        "update pools set trimmed = noted + 1",
-        "pools_note",
+        "update pools set trimmed = audit_events + 1",
+        "pools_stream",
     ),
     "a negative attempt": ("update jobs set attempt = -1", "jobs_count_attempts"),
     "a negative bound of a job": ("update jobs set max_cost = -1", "jobs_bounds_are_amounts"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bursar.core.dispatch.attempt_end import GRACE
+from bursar.core.dispatch.attempt_end import STOP_GRACE
 from bursar.core.dispatch.state import Exit, Lease
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND
@@ -20,7 +20,7 @@ from tests.support.pool_twin import Twin, TwinTrial, check_same, twins
 
 EVERY = 50  # transactions between two looks
 SEEDS = (6, 20)  # gangs of which a node falls silent, late readings, lost work
-CHECKED = 2 * GRACE  # beyond all terms
+CHECKED = 2 * STOP_GRACE  # beyond all terms
 
 
 def check_all(world: FaultWorld, twin: Twin, stale: Memory) -> None:
@@ -153,7 +153,7 @@ def test_a_message_may_be_acknowledged_twice_at_once(connection: Connection) -> 
     work = trial.work()
     work.acknowledge(JOB, 1)
     work.acknowledge(JOB, 1)
-    work.keep()
+    work.commit()
 
     assert {} == trial.twin.outbox()
 

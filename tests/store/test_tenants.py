@@ -202,7 +202,7 @@ def filled(connection: Connection) -> World:
 def _told(work: PoolTransaction) -> None:
     """The pool has a policy, and a slice of a quota."""
     work.adopt(PolicyInForce(n=1, policy=PoolPolicy()))
-    work.quotas.allot(Slice(org="else", quota="q", n=1))
+    work.quotas.put_slice(Slice(org="else", quota="q", n=1))
 
 
 def test_another_pools_rows_do_not_exist(connection: Connection) -> None:

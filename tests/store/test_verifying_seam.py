@@ -196,15 +196,15 @@ SPOILING = {
         "a slot is taken",
     ),
     "run time that may be told of after the end": (
-        "update leases set ends_at = ended_at + 1 where kept_ms is null and ended_at > 0",
+        "update leases set reportable_until = ended_at + 1 where kept_ms is null and ended_at > 0",
         "run time may be",
     ),
     "a live lease that has an end": (
-        "update leases set ends_at = leased_at where ended_at is null",
+        "update leases set reportable_until = leased_at where ended_at is null",
         "run time may be",
     ),
     "run time that may be told of though it was given back": (
-        "update leases set ends_at = ended_at where kept_ms is not null",
+        "update leases set reportable_until = ended_at where kept_ms is not null",
         "run time may be",
     ),
     "a fence beyond its pool's": ("update pools set fence = 1", "fences grow"),
@@ -325,7 +325,7 @@ SPOILING = {
         "a job's history",
     ),
     "a step that nobody was told of": (
-        "update job_steps set why = 'asked' where job_id = 'done' and n = 2",
+        "update job_steps set why = 'stop_requested' where job_id = 'done' and n = 2",
         "each step of a job",
     ),
     "an org that thinks a job waits": (
@@ -422,7 +422,7 @@ SPOILING = {
         "what a pool told",
     ),
     "usage that was never told": (
-        "update leases set told_ms = told_ms - 1 where job_id = 'runs'",
+        "update leases set reported_ms = reported_ms - 1 where job_id = 'runs'",
         "what a pool told",
     ),
     "work that was given back to nobody": (

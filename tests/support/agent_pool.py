@@ -12,12 +12,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bursar.agent.transport import NoAnswer
-from bursar.core.dispatch.reports import LeaseOrders, NodeReport, report
+from bursar.core.dispatch.reports import LeaseOrders, NodeReport, receive_report
 from bursar.core.dispatch.state import JobKey, PoolJob, PoolTransaction
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR
 from bursar.core.leases import Denied
-from bursar.core.messages import Ended, Program, Spec, ToOrg, Withdraw
+from bursar.core.messages import Ended, JobSpec, Program, ToOrg, Withdraw
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.value import replace
@@ -54,7 +54,7 @@ class RealPool:
     def enqueue(self, name: str, *command: str, **program: Any) -> JobKey:
         """A job that may run for ten minutes, and has credits enough."""
         key = "acme", JobId(name)
-        spec = Spec(
+        spec = JobSpec(
             shape=Shape(types=("H100",)),
             program=Program(command=command, **program),
             requeues=9,
@@ -100,8 +100,8 @@ class RealPool:
     def _heard(self, told: NodeReport) -> LeaseOrders | None:
         with self.now() as trial:
             work = PoolTransaction(trial.pool, trial.now)
-            orders = report(work, told)
-            work.keep()
+            orders = receive_report(work, told)
+            work.commit()
             trial.expire()
             return orders
 

@@ -2,7 +2,13 @@
 
 from bursar.core.dispatch import pool as rules
 from bursar.core.dispatch.pool import Placement
-from bursar.core.dispatch.reports import LeaseOrder, LeaseOrders, NodeReport, Reading, report
+from bursar.core.dispatch.reports import (
+    LeaseOrder,
+    LeaseOrders,
+    NodeReport,
+    Reading,
+    receive_report,
+)
 from bursar.core.dispatch.state import (
     Exit,
     JobKey,
@@ -16,7 +22,7 @@ from bursar.core.dispatch.state import (
 from bursar.core.ids import AccountId, JobId, NodeId, UserId
 from bursar.core.instant import MINUTE, SECOND, Instant
 from bursar.core.leases import Denied
-from bursar.core.messages import Enqueue, Spec, ToOrg, ToPool
+from bursar.core.messages import Enqueue, JobSpec, ToOrg, ToPool
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.nodes import Node, Piece
 from tests.support.builders import PER_MS, T0
@@ -25,9 +31,9 @@ N1, N2 = NodeId("n1"), NodeId("n2")
 JOB: JobKey = "acme", JobId("job")
 OTHER: JobKey = "other", JobId("job")  # of another org
 ON_N1 = (Piece(N1, (0,), 1),)
-SPEC = Spec(shape=Shape(types=("H100",)), requeues=2)
-HALF = Spec(shape=Shape(types=("H100",), gpus=0, milli=500), requeues=2)
-GANG_SPEC = Spec(shape=Shape(types=("H100",), tasks=2), requeues=2)
+SPEC = JobSpec(shape=Shape(types=("H100",)), requeues=2)
+HALF = JobSpec(shape=Shape(types=("H100",), gpus=0, milli=500), requeues=2)
+GANG_SPEC = JobSpec(shape=Shape(types=("H100",), tasks=2), requeues=2)
 GANG = (Piece(N1, (0,), 1), Piece(N2, (0,), 1))
 
 
@@ -59,7 +65,7 @@ class Trial:
             self.pool.machines[name] = PoolNode(node=node)
         work = self.work()
         self.epoch = rules.lead(work, "one") or 0
-        work.keep()
+        work.commit()
 
     def work(self) -> PoolTransaction:
         return PoolTransaction(self.pool, self.now)
@@ -73,7 +79,7 @@ class Trial:
         """A message of an org; whether it need not come again."""
         work = self.work()
         done = rules.receive(work, JobMessage(*key, n, message))
-        work.keep()
+        work.commit()
         return done
 
     def place(
@@ -88,7 +94,7 @@ class Trial:
         work = self.work()
         asked = self.epoch if epoch is None else epoch
         lease = rules.place(work, asked, Placement(key, gpu_type, pieces))
-        work.keep()
+        work.commit()
         return lease
 
     def preempt(
@@ -96,7 +102,7 @@ class Trial:
     ) -> Denied | None:
         work = self.work()
         denied = rules.preempt(work, self.epoch if epoch is None else epoch, key, wanted_by)
-        work.keep()
+        work.commit()
         return denied
 
     def report(
@@ -106,11 +112,11 @@ class Trial:
         self._n += 1
         number = self._n if n is None else n
         told = NodeReport(
-            node=node, boot=boot, n=number, at=self.now, heard=None, readings=readings
+            node=node, boot=boot, n=number, at=self.now, answered_at=None, readings=readings
         )
         work = self.work()
-        orders = report(work, told)
-        work.keep()
+        orders = receive_report(work, told)
+        work.commit()
         return orders
 
     def orders(self, *readings: Reading, node: NodeId = N1) -> tuple[LeaseOrder, ...]:
@@ -122,7 +128,7 @@ class Trial:
     def expire(self) -> int:
         work = self.work()
         ended = rules.expire(work)
-        work.keep()
+        work.commit()
         return ended
 
     def job(self, key: JobKey = JOB) -> PoolJob:
@@ -141,7 +147,9 @@ def ran(
     exit: Exit | None = None,
 ) -> Reading:  # fmt: skip
     """What a node says of a process."""
-    return Reading(fence=fence, run_ms=run_ms, saved_ms=saved_ms, asked_ms=asked_ms, exit=exit)
+    return Reading(
+        fence=fence, run_ms=run_ms, saved_ms=saved_ms, run_ms_at_stop=asked_ms, exit=exit
+    )
 
 
 def running(pieces: tuple[Piece, ...] = ON_N1, **changes: object) -> Trial:

@@ -29,7 +29,7 @@ from bursar.core.ledger.books import Books, require
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Reserve
 from bursar.core.ledger.events import Event, JobStepped
 from bursar.core.ledger.values import NO_POLICY, Context, CreditKind, GrantPolicy, Hold
-from bursar.core.messages import EndClass, Ended, Spec, Started, ToOrg, ToPool, Why
+from bursar.core.messages import EndClass, Ended, JobSpec, Started, ToOrg, ToPool, Why
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Refusal
 from bursar.core.scheduling.model.jobs import Shape
@@ -56,12 +56,12 @@ PRICES: Final = PriceBook(
         ),
     )
 )
-STARTED: Final = Started(attempt=1, gpu_type="H100", at=T0, run_ms=RUN_MS)
+STARTED: Final = Started(attempt=1, gpu_type="H100", started_at=T0, run_ms=RUN_MS)
 
 
-def spec_for(*types: str, gpus: int = 1) -> Spec:
+def spec_for(*types: str, gpus: int = 1) -> JobSpec:
     """A job of so many GPUs, of any of these types."""
-    return Spec(shape=Shape(types=types or ("H100",), gpus=gpus))
+    return JobSpec(shape=Shape(types=types or ("H100",), gpus=gpus))
 
 
 def reserve_for(
@@ -91,7 +91,7 @@ def ended(
 ) -> Ended:
     """The end of the first attempt, of which nothing is given back."""
     given = {"attempt": 1, "kept_ms": None, **more}
-    return Ended(end_class=end_class, run_ms=run_ms, over=over, why=why, **given)
+    return Ended(end_class=end_class, run_ms=run_ms, job_finished=over, why=why, **given)
 
 
 def a_job(job: str = JOB, **changes: Any) -> OrgJob:

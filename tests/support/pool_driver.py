@@ -18,13 +18,13 @@ import psycopg
 
 from bursar.core.dispatch.audit_stream import AuditRecord
 from bursar.core.dispatch.reports import LeaseOrders, NodeReport, Reading
-from bursar.core.dispatch.state import Exit, Lease, Pool, name_of
+from bursar.core.dispatch.state import Exit, Lease, Pool, cluster_name
 from bursar.core.ids import AccountId, GrantId, HoldId, JobId, NodeId, UserId
 from bursar.core.instant import DAY, NEVER, SECOND, Instant
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Reserve, SetPolicy
 from bursar.core.ledger.values import Context, CreditKind, OrgPolicy
-from bursar.core.messages import Spec
+from bursar.core.messages import JobSpec
 from bursar.core.pricing import PriceBook
 from bursar.core.scheduling.decisions import Preempt
 from bursar.core.scheduling.model.jobs import Shape
@@ -193,7 +193,7 @@ class World:
             ),
         )
         shape = Shape(types=plan.gpu_types, tasks=plan.tasks, gpus=plan.milli_gpus // 1_000)
-        spec = Spec(shape=shape, requeues=plan.requeues)
+        spec = JobSpec(shape=shape, requeues=plan.requeues)
         return Submission(self.pool, reserve, spec, run_ms=plan.run_ms)
 
 
@@ -242,15 +242,15 @@ class Driver:
         epoch, now = self.pool.lead(LEADER)
         assert epoch is not None
         follower, _ = self.pool.follow(POLICY, now)
-        if not follower.told.is_open:
-            follower.told.begin_window()
+        if not follower.recorder.is_open:
+            follower.recorder.begin_window()
         decisions = carry_out(follower.cluster, now).decisions
-        follower.told.record_decisions(decisions)
+        follower.recorder.record_decisions(decisions)
         if decisions:
-            noted = AuditRecord(follower.told.take(), self._noted)
+            noted = AuditRecord(follower.recorder.take(), self._noted)
             written = self.pool.write(epoch, decisions, noted)
-            self._noted = written.noted
-            follower.placed(written.placed)
+            self._noted = written.audit_events
+            follower.add_leases(written.placed)
             if written.denied:
                 self.pool.unfollow()
         return bool(decisions)
@@ -274,7 +274,7 @@ class Driver:
     def report(self, node: NodeId, *readings: Reading) -> LeaseOrders:
         """A node's next report, and its answer."""
         n = self.pool.look(lambda pool: pool.machines[node].n) + 1
-        told = NodeReport(node=node, boot=1, n=n, at=0, heard=None, readings=readings)
+        told = NodeReport(node=node, boot=1, n=n, at=0, answered_at=None, readings=readings)
         orders = self.pool.report(told).result()
         assert orders is not None
         return orders
@@ -282,7 +282,7 @@ class Driver:
     def _makes_room(self, lease: Lease, now: Instant) -> bool:
         plan = self._try(lease)
         ran_ms = (now - lease.leased_at) // 1_000
-        return plan.preempted and lease.stop is None and ran_ms >= plan.run_ms
+        return plan.preempted and lease.stop_reason is None and ran_ms >= plan.run_ms
 
     def _try(self, lease: Lease) -> Try:
         return self.world.plans[lease.job].tries[lease.attempt - 1]
@@ -293,7 +293,7 @@ class Driver:
         run_ms = min((now - lease.leased_at) // 1_000, plan.run_ms)
         saved_ms = min(run_ms, plan.kept_ms)
         exited = plan.exit if run_ms == plan.run_ms and not plan.preempted else None
-        if lease.stop is not None and plan.exit is not None:
+        if lease.stop_reason is not None and plan.exit is not None:
             exited = Exit.STOPPED
         elif run_ms == plan.run_ms and plan.exit is None and lease.run_ms == run_ms:
             return None
@@ -327,14 +327,16 @@ class Driver:
 def _room(lease: Lease, now: Instant) -> Preempt:
     """That an attempt shall make room for another org's job."""
     wanted_by = JobId("another/job")
-    return Preempt(job=name_of(lease.key), wanted_by=wanted_by, right="share", lost=0, stops_at=now)
+    return Preempt(
+        job=cluster_name(lease.key), wanted_by=wanted_by, right="share", lost=0, stops_at=now
+    )
 
 
 def _leases(pool: Pool, node: NodeId) -> list[Lease]:
     return [
         lease
         for lease in (pool.leases[fence] for fence in pool.on_node.get(node, ()))
-        if (part := lease.on(node)) is not None and part.exit is None
+        if (part := lease.part_on(node)) is not None and part.exit is None
     ]
 
 

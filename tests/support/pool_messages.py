@@ -40,7 +40,7 @@ class Told:
         """An attempt runs."""
         at = money_time(self._connection) - SECOND
         run_ms = run_s * 1_000
-        self.say(Started(attempt=attempt, gpu_type=gpu_type, at=at, run_ms=run_ms))
+        self.say(Started(attempt=attempt, gpu_type=gpu_type, started_at=at, run_ms=run_ms))
 
     def ran(self, run_s: int, attempt: int = 1) -> None:
         """An attempt has run for so long."""
@@ -64,7 +64,7 @@ class Told:
                 end_class=end_class,
                 run_ms=run_s * 1_000,
                 kept_ms=None,
-                over=over,
+                job_finished=over,
                 why=why,
                 exit_code=exit_code,
                 result=result,
@@ -79,7 +79,7 @@ class Told:
                 end_class=end_class,
                 run_ms=run_s * 1_000,
                 kept_ms=kept_s * 1_000,
-                over=True,
+                job_finished=True,
             )
         )
 

@@ -34,7 +34,7 @@ class Twin:
         """Take in the machines of a pool."""
         work = PoolTransaction(Pool(), known.now)
         for machine in known.machines.values():
-            rules.register(work, machine.node)
+            rules.register_node(work, machine.node)
         self.write(work)
 
     def write(self, told: PoolTransaction) -> None:
@@ -50,7 +50,7 @@ class Twin:
         writer.kept(self.memory, work, saved)
         self.memory.pool.outbox.clear()
         self.memory.pool.forget_ended()
-        self.memory.pool.forget_over()
+        self.memory.pool.forget_finished()
         self.written += 1
 
     def _bring(self, told: PoolTransaction) -> None:
@@ -101,9 +101,9 @@ def _as(told: PoolTransaction, work: PoolTransaction) -> PoolTransaction:
     for rows in (told.jobs_new, told.leases_new, told.machines_new):
         for row in cast(dict[object, Row], rows).values():
             work.put(row)
-    work.letters_new.update(told.letters_new)
+    work.messages_new.update(told.messages_new)
     for key, n in told.acknowledged:  # and all before it, which are acknowledged one by one here
-        while (key, n) in told.pool.outbox or (key, n) in told.letters_new:
+        while (key, n) in told.pool.outbox or (key, n) in told.messages_new:
             work.acknowledge(key, n)
             n -= 1
     return work
@@ -128,9 +128,9 @@ class TwinWork(PoolTransaction):
         super().__init__(pool, now)
         self._twin = twin
 
-    def keep(self) -> None:
+    def commit(self) -> None:
         self._twin.write(self)
-        super().keep()
+        super().commit()
 
 
 class TwinTrial(Trial):
@@ -161,7 +161,7 @@ def twins(
 
 
 def by_name(pool: Pool) -> dict[tuple[str, str], PoolJob]:
-    return {key: job for key, job in sorted(pool.jobs.items()) if not job.over}
+    return {key: job for key, job in sorted(pool.jobs.items()) if not job.is_finished}
 
 
 def leases(pool: Pool) -> list[Lease]:
@@ -190,5 +190,5 @@ def check_same(known: Pool, memory: Memory) -> None:
     assert leases(known) == leases(pool)
     assert known.machines == pool.machines
     assert on_nodes(known) == on_nodes(pool)
-    assert list(known.waits) == list(pool.waits)
+    assert list(known.hold_ends) == list(pool.hold_ends)
     check_slots(memory)

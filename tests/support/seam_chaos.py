@@ -136,7 +136,7 @@ class Chaos(FaultWorld):
         for key in self.pool.jobs:
             totals[key] = 0
         for lease in self.pool.leases.values():
-            milli_gpus = self.pool.jobs[lease.key].ask.milli_gpus
+            milli_gpus = self.pool.jobs[lease.key].request.milli_gpus
             run_ms = lease.run_ms if lease.kept_ms is None else lease.kept_ms
             totals[lease.key] += usage_price(RATE, milli_gpus, run_ms)
         return dict(totals)

@@ -16,13 +16,13 @@ from benchmarks.ledger.orgs import PLENTY, ROOT, USER, make_org, settle_down
 from benchmarks.schedule.durable.nodes import Nodes, Runs
 from benchmarks.schedule.figures import Load
 from benchmarks.schedule.loads import PRICES
-from bursar.core.dispatch.attempt_end import GRACE_MS
+from bursar.core.dispatch.attempt_end import STOP_GRACE_MS
 from bursar.core.dispatch.state import Pool, PoolJob
 from bursar.core.ids import AccountId, GrantId, HoldId, JobId, PriceVersionId
 from bursar.core.instant import MILLISECOND
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Reserve
 from bursar.core.ledger.values import Context, CreditKind
-from bursar.core.messages import Spec
+from bursar.core.messages import JobSpec
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Refusal
 from bursar.core.scheduling.model.jobs import Job
@@ -156,7 +156,7 @@ class World:
         """Wait until all nodes were heard of."""
 
         def heard(pool: Pool) -> bool:
-            return all(one.heard_at is not None for one in pool.machines.values())
+            return all(one.reported_at is not None for one in pool.machines.values())
 
         self._await(lambda: self.pools.keepers[POOL].look(heard), "all nodes heard of")
 
@@ -224,7 +224,7 @@ class _Heard:
 
 def submission(job: Job) -> Submission:
     """What is asked for, as the service asks it."""
-    run_ms = job.run_max // MILLISECOND + GRACE_MS
+    run_ms = job.run_max // MILLISECOND + STOP_GRACE_MS
     context = Context(
         gpu_types=job.shape.types, milli_gpus=job.shape.milli_gpus, job=job.id, tier=None
     )
@@ -237,7 +237,7 @@ def submission(job: Job) -> Submission:
             run_ms=run_ms,
             context=context,
         ),
-        Spec(shape=job.shape, priority_class=job.priority_class, requeues=REQUEUES),
+        JobSpec(shape=job.shape, priority_class=job.priority_class, requeues=REQUEUES),
         request="{}",
     )
 

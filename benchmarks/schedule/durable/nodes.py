@@ -175,7 +175,7 @@ class Nodes:
             machine.held = None
             told = machine.waiting = self._told(machine, now)
             asked: Future[Any] = self._keeper.report(told)
-            self._at(now + rules.REPORT_EVERY, machine, 0)
+            self._at(now + rules.REPORT_INTERVAL, machine, 0)
         elif machine.news and machine.waiting is not None:
             machine.news = False
             asked = self._keeper.answer(machine.waiting)
@@ -191,7 +191,7 @@ class Nodes:
             if one.exit is None:
                 ran = (now - one.started_at) // MILLISECOND
                 machine.table[fence] = replace(one, run_ms=ran)
-        return rules.report(machine.agent, machine.table, now)
+        return rules.make_report(machine.agent, machine.table, now)
 
     def _hear(self, machine: _Machine, answer: Future[Any]) -> None:
         self._events.append((machine, answer))
@@ -220,7 +220,7 @@ class Nodes:
 
     def _follow(self, machine: _Machine, orders: LeaseOrders | None, now: Instant) -> None:
         if orders is not None:
-            for action in rules.hear(machine.agent, orders, machine.table, now):
+            for action in rules.follow_orders(machine.agent, orders, machine.table, now):
                 self._act(machine, action, now)
 
     def _act(self, machine: _Machine, action: rules.Action, now: Instant) -> None:

@@ -17,7 +17,14 @@ from bursar.agent.backend import Backend, act
 from bursar.agent.clock import running_time
 from bursar.agent.state_dir import StateDir
 from bursar.agent.transport import NoAnswer, Transport
-from bursar.core.dispatch.agent import REPORT_EVERY, Agent, Process, Remember, hear, report
+from bursar.core.dispatch.agent import (
+    REPORT_INTERVAL,
+    Agent,
+    Process,
+    Remember,
+    follow_orders,
+    make_report,
+)
 from bursar.core.dispatch.reports import LeaseOrders, NodeReport
 from bursar.core.ids import NodeId
 from bursar.core.instant import MILLISECOND, SECOND
@@ -52,7 +59,7 @@ class AgentLoop:
         backend: Backend,
         transport: Transport,
         *,
-        interval_us: int = REPORT_EVERY,
+        interval_us: int = REPORT_INTERVAL,
         random_fraction: Callable[[], float] = random.random,
     ) -> None:
         """`interval_us` separates two reports; `random_fraction` draws from [0, 1) for back-off."""
@@ -98,7 +105,7 @@ class AgentLoop:
 
     def _send_report(self, table: dict[int, Process]) -> None:
         now = running_time()
-        node_report = report(self._agent, limit_results(table), now)
+        node_report = make_report(self._agent, limit_results(table), now)
         # No long poll while the pool does not answer, nor beside enough others.
         may_wait = not self._failures and self._long_polls < LONG_POLLS_MAX
         self._next_report_at = now + self._interval_us
@@ -160,7 +167,7 @@ class AgentLoop:
         """Carry out the orders of an answer. The pool repeats an order that failed."""
         failpoint("agent.answered")
         now = running_time()
-        for action in hear(self._agent, orders, self._backend.table(), now):
+        for action in follow_orders(self._agent, orders, self._backend.table(), now):
             _log.debug("%s", action)
             try:
                 if isinstance(action, Remember):

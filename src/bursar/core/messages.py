@@ -30,7 +30,7 @@ class Why(StrEnum):
 
     PLACED = "placed"
     STARTED = "started"  # its first reading came
-    ASKED = "asked"  # to stop
+    STOP_REQUESTED = "stop_requested"
     FINISHED = "finished"
     FAILED = "failed"  # by itself
     CANCELLED = "cancelled"  # its org has withdrawn it
@@ -61,7 +61,7 @@ class Program:
 
 
 @value
-class Spec:
+class JobSpec:
     """What a job needs and runs: all that its pool is sent besides its credits."""
 
     shape: Shape
@@ -90,7 +90,7 @@ class Enqueue:
     run_ms: int  # maximum run and stop grace together, over all attempts
     hold_micros: Micros  # what is set aside for it
     hold_until: Instant  # and until when
-    spec: Spec
+    spec: JobSpec
     quotas: tuple[str, ...] = ()  # of GPUs or jobs at once that counted it at its submission
 
     def __post_init__(self) -> None:
@@ -151,13 +151,13 @@ class Started:
 
     attempt: int
     gpu_type: str
-    at: Instant  # by the pool's clock
+    started_at: Instant  # by the pool's clock
     run_ms: int  # what it may run at most, stop grace included
 
     def __post_init__(self) -> None:
         check_int("attempt", self.attempt, 1, AMOUNT_MAX)
         check_text("gpu_type", self.gpu_type)
-        check_int("at", self.at, 0, NEVER)
+        check_int("started_at", self.started_at, 0, NEVER)
         check_int("run_ms", self.run_ms, 0, AMOUNT_MAX)
 
 
@@ -181,7 +181,7 @@ class Ended:
     end_class: EndClass
     run_ms: int
     kept_ms: int | None  # where the work that was not lost ends; None if none is given back
-    over: bool  # whether the job is over as well, or waits for another attempt
+    job_finished: bool  # whether the job is over as well, or waits for another attempt
     why: Why
     exit_code: int | None = None  # of its first process that ended badly, else 0; if it is known
     result: str | None = None  # what it has left, as JSON
@@ -201,7 +201,7 @@ class Corrected:
     end_class: EndClass
     run_ms: int
     kept_ms: int | None  # where the work that was not lost ends; None if all of it is paid
-    over: bool  # whether the job ended with it
+    job_finished: bool  # whether the job ended with it
 
     def __post_init__(self) -> None:
         check_int("attempt", self.attempt, 1, AMOUNT_MAX)

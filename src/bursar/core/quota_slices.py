@@ -37,20 +37,20 @@ from bursar.core.value import replace, value
 
 GPUS: Final = "gpus"  # of all types together
 JOBS: Final = "jobs"
-TURN: Final = 10 * SECOND  # how long what is free goes to the same pool first
+TURN_SPAN: Final = 10 * SECOND  # how long what is free goes to the same pool first
 
 Amounts: TypeAlias = tuple[tuple[str, int], ...]  # by what is counted, sorted
-Key: TypeAlias = tuple[str, str]  # an org, and a quota of it
+QuotaKey: TypeAlias = tuple[str, str]  # an org, and a quota of it
 
 
-def of_type(gpu_type: str) -> str:
+def type_key(gpu_type: str) -> str:
     """What GPUs of a type are counted as."""
     return f"{GPUS}.{gpu_type}"
 
 
-def counted_as(milli: int, types: Iterable[str]) -> dict[str, int]:
+def amounts_of_job(milli: int, types: Iterable[str]) -> dict[str, int]:
     """What a job counts, in thousandths of a GPU and in jobs."""
-    return {GPUS: milli, JOBS: 1, **{of_type(gpu_type): milli for gpu_type in types}}
+    return {GPUS: milli, JOBS: 1, **{type_key(gpu_type): milli for gpu_type in types}}
 
 
 @value
@@ -66,7 +66,7 @@ class Slice:
     limits: Amounts = ()  # of the whole quota
 
     @property
-    def key(self) -> Key:
+    def key(self) -> QuotaKey:
         """What it is found by."""
         return self.org, self.quota
 
@@ -87,9 +87,9 @@ class Slice:
         """Whether it counts a job of its org."""
         return self.account in (None, *ask.shares) and self.user in (None, ask.user)
 
-    def over(self, used: Mapping[str, int], milli: int, gpu_type: str) -> bool:
+    def is_exceeded_by(self, used: Mapping[str, int], milli: int, gpu_type: str) -> bool:
         """Whether a job more would be too much, besides what is used."""
-        more = counted_as(milli, (gpu_type,))
+        more = amounts_of_job(milli, (gpu_type,))
         return any(
             used.get(name, 0) + more[name] > most * unit_of(name)
             for name, most in self.granted
@@ -126,7 +126,7 @@ class PoolSlice:
 
 
 @value
-class Quota:
+class RunningQuota:
     """A quota of GPUs or jobs at once; one that was dropped limits nothing."""
 
     org: str
@@ -136,17 +136,20 @@ class Quota:
     limits: Amounts = ()
 
 
-def begun(quota: Quota, pool: str) -> PoolSlice:
+def first_slice(quota: RunningQuota, pool: str) -> PoolSlice:
     """The slice of a pool before the org has written one: nothing is granted or known."""
     return PoolSlice(pool=pool, slice=Slice(org=quota.org, quota=quota.id))
 
 
-def rebalanced(
-    quota: Quota, parts: Sequence[PoolSlice], reports: Mapping[str, SliceReport], now: Instant
+def rebalance(
+    quota: RunningQuota,
+    parts: Sequence[PoolSlice],
+    reports: Mapping[str, SliceReport],
+    now: Instant,
 ) -> tuple[PoolSlice, ...]:
     """Divide a quota anew among its pools, by their reports."""
     names = sorted(part.pool for part in parts)
-    turn = now // TURN % max(len(names), 1)
+    turn = now // TURN_SPAN % max(len(names), 1)
     division = _Division(
         {part.pool: _apply_report(quota, part, reports.get(part.pool)) for part in parts},
         reports,
@@ -157,7 +160,7 @@ def rebalanced(
     return tuple(division.new_slice(quota, part) for part in parts)
 
 
-def _apply_report(quota: Quota, part: PoolSlice, report: SliceReport | None) -> PoolSlice:
+def _apply_report(quota: RunningQuota, part: PoolSlice, report: SliceReport | None) -> PoolSlice:
     """Update the bounds of a pool by its report.
 
     A report about a slice with another scope counts other jobs, and proves nothing.
@@ -220,7 +223,7 @@ class _Division:
             targets[min(targets)] += limit
         return targets
 
-    def new_slice(self, quota: Quota, before: PoolSlice) -> PoolSlice:
+    def new_slice(self, quota: RunningQuota, before: PoolSlice) -> PoolSlice:
         """The new slice of a pool; it gets a new number if anything changes."""
         pool, old = before.pool, before.slice
         granted = tuple(sorted(self._granted[pool].items()))

@@ -119,7 +119,7 @@ class NodeReading(WireModel):
             fence=self.fence,
             run_ms=self.run_ms,
             saved_ms=self.saved_ms,
-            asked_ms=self.run_ms_at_stop,
+            run_ms_at_stop=self.run_ms_at_stop,
             exit=self.exit,
             exit_code=self.exit_code,
             result=self.result,
@@ -132,7 +132,7 @@ class NodeReading(WireModel):
             fence=reading.fence,
             run_ms=reading.run_ms,
             saved_ms=reading.saved_ms,
-            run_ms_at_stop=reading.asked_ms,
+            run_ms_at_stop=reading.run_ms_at_stop,
             exit=reading.exit,
             exit_code=reading.exit_code,
             result=reading.result,
@@ -155,7 +155,7 @@ class ReportRequest(WireModel):
             boot=self.boot,
             n=self.number,
             at=self.at_us,
-            heard=self.last_response_us,
+            answered_at=self.last_response_us,
             readings=tuple(reading.to_core() for reading in self.readings),
         )
 
@@ -166,7 +166,7 @@ class ReportRequest(WireModel):
             boot=report.boot,
             number=report.n,
             at_us=report.at,
-            last_response_us=report.heard,
+            last_response_us=report.answered_at,
             readings=[NodeReading.from_core(reading) for reading in report.readings],
         )
 

@@ -10,7 +10,7 @@ from typing import Annotated, Final, NamedTuple, Self
 
 from pydantic import Field
 
-from bursar.core.dispatch.state import key_of
+from bursar.core.dispatch.state import key_of_name
 from bursar.core.scheduling.explain.explanation import Explanation, Holder
 from bursar.core.scheduling.explain.phrases import Figures
 from bursar.core.scheduling.explain.queue_position import GroupShare, QueuePosition
@@ -178,7 +178,7 @@ class JobExplanation(WireModel):
         """Where a job runs, and until when."""
         nodes = " + ".join(piece.node for piece in running.pieces)
         ends = instant_text(running.ends_by)
-        _, job = key_of(running.job.id)
+        _, job = key_of_name(running.job.id)
         since = f"Runs on {running.gpu_type} of {nodes} since {instant_text(running.started_at)}."
         stops = f"It is stopping and ends by {ends}." if running.stops_at is not None else ""
         return cls.of_state(job, state, since, stops or f"It ends by {ends} at the latest.")
@@ -186,7 +186,7 @@ class JobExplanation(WireModel):
     @classmethod
     def from_core(cls, explanation: Explanation, org: str | None) -> Self:
         """The response for an explanation."""
-        start, (_, job) = explanation.start, key_of(explanation.job)
+        start, (_, job) = explanation.start, key_of_name(explanation.job)
         return cls.model_construct(
             job_id=job,
             state="queued",

@@ -12,14 +12,14 @@ from zlib import crc32
 
 from pydantic import AfterValidator, Field, model_validator
 
-from bursar.core.dispatch.attempt_end import GRACE_MS
+from bursar.core.dispatch.attempt_end import STOP_GRACE_MS
 from bursar.core.ids import AccountId, HoldId, JobId, UserId
 from bursar.core.instant import Instant
 from bursar.core.ledger import events
 from bursar.core.ledger import values as core
 from bursar.core.ledger.commands import Reserve
 from bursar.core.ledger.quote import Quote
-from bursar.core.messages import EndClass, Program, Spec
+from bursar.core.messages import EndClass, JobSpec, Program
 from bursar.core.money import AMOUNT_MAX, usage_price
 from bursar.core.scheduling.model.jobs import CLASS_MAX, TASKS_MAX
 from bursar.core.scheduling.model.jobs import Shape as Needs
@@ -179,7 +179,7 @@ class JobRequest(WireModel):
     @property
     def run_ms(self) -> int:
         """The longest run and the grace in which it stops."""
-        return self.max_run_seconds * 1_000 + GRACE_MS
+        return self.max_run_seconds * 1_000 + STOP_GRACE_MS
 
     @property
     def held_ms(self) -> int:
@@ -241,10 +241,10 @@ class JobRequest(WireModel):
             job=JobId(job),
         )
 
-    def spec(self) -> Spec:
+    def spec(self) -> JobSpec:
         """What its pool is told of it."""
         estimate = self.likely_run_seconds
-        return Spec(
+        return JobSpec(
             shape=self._shape(),
             program=Program(
                 command=tuple(self.command),

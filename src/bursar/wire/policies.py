@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import Field, JsonValue
 
-from bursar.core.dispatch.policies import objection
+from bursar.core.dispatch.policies import find_objection
 from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.core.scheduling.model.policy_file import BOUNDS, parse_policy, policy_to_dict
 from bursar.wire.fields import WireModel
@@ -54,7 +54,7 @@ class PolicyRequest(WireModel):
     def to_core(self) -> PoolPolicy:
         """Convert to the core's value; `ValueError` if it cannot be put in force."""
         policy = parse_policy(self.settings)
-        if (wrong := objection(policy)) is not None:
+        if (wrong := find_objection(policy)) is not None:
             raise ValueError(wrong)
         return policy
 

@@ -5,8 +5,8 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field
 
-from bursar.core.dispatch.job_lifecycle import LIVE, State
-from bursar.core.dispatch.quarantine import is_quarantined, standing
+from bursar.core.dispatch.job_lifecycle import LIVE, JobState
+from bursar.core.dispatch.quarantine import is_quarantined, state_of
 from bursar.core.dispatch.state import Pool, PoolNode
 from bursar.core.instant import MILLISECOND
 from bursar.core.scheduling.model.nodes import MILLI, NodeState
@@ -44,7 +44,7 @@ class PoolResponse(WireModel):
     @classmethod
     def from_core(cls, id: str, pool: Pool) -> Self:
         """Build the response from the core's pool."""
-        nodes = [(node, standing(node, pool.now)) for node in pool.machines.values()]
+        nodes = [(node, state_of(node, pool.now)) for node in pool.machines.values()]
         usable = [machine for machine, state in nodes if state in _USED]
         gpus: Counter[str] = Counter()
         free: Counter[str] = Counter()
@@ -60,9 +60,9 @@ class PoolResponse(WireModel):
                 PoolGpuType(gpu_type=name, gpus=gpus[name], free_milli_gpus=free[name])
                 for name in sorted(gpus)
             ],
-            queued=states[State.QUEUED],
+            queued=states[JobState.QUEUED],
             running=sum(states[state] for state in LIVE),
-            out_of_credits=states[State.OUT_OF_CREDITS],
+            out_of_credits=states[JobState.OUT_OF_CREDITS],
         )
 
 
@@ -71,7 +71,7 @@ def _free(pool: Pool, machine: PoolNode) -> int:
     node = machine.node
     taken = 0
     for fence in pool.on_node.get(node.id, ()):
-        part = pool.leases[fence].on(node.id)
+        part = pool.leases[fence].part_on(node.id)
         assert part is not None
         taken += len(part.piece.gpus) * part.piece.slots
     return (node.gpus * node.slots - taken) * MILLI // node.slots
@@ -105,7 +105,7 @@ class NodeResponse(WireModel):
     @classmethod
     def from_core(cls, pool: Pool, machine: PoolNode) -> Self:
         """Build the response from the core's node."""
-        node, heard_at = machine.node, machine.heard_at
+        node, heard_at = machine.node, machine.reported_at
         left = machine.trouble.until - pool.now if is_quarantined(machine, pool.now) else 0
         return cls(
             id=node.id,
@@ -113,7 +113,7 @@ class NodeResponse(WireModel):
             gpus=node.gpus,
             free_milli_gpus=_free(pool, machine),
             leases=len(pool.on_node.get(node.id, ())),
-            state=standing(machine, pool.now),
+            state=state_of(machine, pool.now),
             operator_state=node.state,
             quarantine_ms_left=left // MILLISECOND,
             wrong_clock=machine.wrong_clock,

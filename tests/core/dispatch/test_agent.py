@@ -6,8 +6,8 @@ import pytest
 
 from bursar.core.dispatch import agent as rules
 from bursar.core.dispatch.agent import (
-    KILL,
-    REMEMBERED,
+    KILL_SPAN,
+    REPORTS_REMEMBERED,
     Action,
     Agent,
     Forget,
@@ -19,7 +19,7 @@ from bursar.core.dispatch.agent import (
     Stop,
     safe_span,
 )
-from bursar.core.dispatch.attempt_end import GRACE
+from bursar.core.dispatch.attempt_end import STOP_GRACE
 from bursar.core.dispatch.reports import LeaseOrder, LeaseOrders, NodeReport, Reading
 from bursar.core.dispatch.state import Exit
 from bursar.core.ids import JobId, NodeId
@@ -52,12 +52,12 @@ class Node:
     now: Instant = 0
 
     def report(self) -> NodeReport:
-        return rules.report(self.agent, self.table, self.now)
+        return rules.make_report(self.agent, self.table, self.now)
 
     def hear(self, *leases: LeaseOrder, n: int | None = None, boot: int = 1) -> list[Action]:
         answered = self.agent.n if n is None else n
         orders = LeaseOrders(node=NODE, boot=boot, n=answered, at=10**15 + answered, leases=leases)
-        return rules.hear(self.agent, orders, self.table, self.now)
+        return rules.follow_orders(self.agent, orders, self.table, self.now)
 
     def told(self, *leases: LeaseOrder, takes: int = 0) -> list[Action]:
         """What comes of a report whose answer takes a while."""
@@ -79,13 +79,13 @@ def test_a_report_says_all_that_the_node_knows() -> None:
     node.now = 5
     told = node.report()
 
-    assert (1, 1, 5, None) == (told.boot, told.n, told.at, told.heard)
+    assert (1, 1, 5, None) == (told.boot, told.n, told.at, told.answered_at)
     assert (
         Reading(fence=1, run_ms=9, exit=Exit.DONE, exit_code=0, result="[]"),
         Reading(fence=2, run_ms=7, saved_ms=3),
     ) == told.readings
     node.hear(order(2))
-    assert 10**15 + 1 == node.report().heard
+    assert 10**15 + 1 == node.report().answered_at
 
 
 @pytest.mark.parametrize(
@@ -115,9 +115,9 @@ def test_a_lease_is_started_once_it_is_on_disk() -> None:
 
 def test_an_agent_relies_on_less_than_the_pool_grants() -> None:
     """A clock that is a hundredth slow, and the time that ending takes, are left off (IS7)."""
-    assert LEASE_TTL - LEASE_TTL // 100 - KILL == SAFE
+    assert LEASE_TTL - LEASE_TTL // 100 - KILL_SPAN == SAFE
     slow = SAFE * 100 // 99
-    assert slow + KILL < LEASE_TTL + LEASE_MARGIN - 9 * SECOND, (
+    assert slow + KILL_SPAN < LEASE_TTL + LEASE_MARGIN - 9 * SECOND, (
         "even if the pool's clock was put by 9 s"
     )
 
@@ -186,12 +186,12 @@ def test_other_answers_are_left_alone(what: str) -> None:
     node.report()
 
     assert [] == node.hear(order(1), boot=boot, n=n)
-    assert 2 == node.agent.heard
+    assert 2 == node.agent.answered
 
 
 def test_an_answer_after_very_many_reports_is_not_known_any_more() -> None:
     node = Node()
-    for _ in range(REMEMBERED + 1):
+    for _ in range(REPORTS_REMEMBERED + 1):
         node.report()
 
     assert [] == node.hear(order(1), n=1)
@@ -215,7 +215,7 @@ def test_no_process_runs_longer_than_it_may() -> None:
     """By the node's own clock, and ending it takes a moment (M1)."""
     node = Node().runs(1, until=SECOND)
 
-    assert [Prolong(fence=1, until=10 * SECOND - KILL)] == node.told(order(1, run_ms=10_000))
+    assert [Prolong(fence=1, until=10 * SECOND - KILL_SPAN)] == node.told(order(1, run_ms=10_000))
 
 
 def test_what_has_no_time_left_is_not_prolonged() -> None:
@@ -231,7 +231,7 @@ def test_a_process_is_asked_to_stop_once() -> None:
     node = Node().runs(1)
     node.now = 5 * SECOND
 
-    assert [Stop(fence=1, until=5 * SECOND + GRACE)] == node.told(order(1, stop=True))
+    assert [Stop(fence=1, until=5 * SECOND + STOP_GRACE)] == node.told(order(1, stop=True))
     node.runs(1, stopping=True)
     assert [] == node.told(order(1, stop=True))
     late = Node().runs(1, until=MINUTE)

@@ -1,12 +1,12 @@
 """What a pool's jobs have of their org's quotas, through its transactions (B4)."""
 
 from bursar.core.dispatch import pool as rules
-from bursar.core.dispatch.policies import SHIPPED, objection
+from bursar.core.dispatch.policies import DEFAULT_POLICY, find_objection
 from bursar.core.dispatch.state import Exit, Lease, PolicyInForce, Pool, PoolTransaction
 from bursar.core.ids import AccountId, JobId
 from bursar.core.leases import Denied
 from bursar.core.messages import Withdraw
-from bursar.core.quota_slices import GPUS, JOBS, Slice, SliceReport, of_type
+from bursar.core.quota_slices import GPUS, JOBS, Slice, SliceReport, type_key
 from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.scheduling.model.policy import FREE, PAID, PoolPolicy, Share
 from bursar.core.value import replace
@@ -17,19 +17,19 @@ ON_N2 = (Piece(N2, (0,), 1),)
 ONE = Slice(
     org="acme", quota="q", n=1, account="root", granted=((GPUS, 1),), limits=((GPUS, 1),)
 )  # fmt: skip
-HAS_ONE = ((GPUS, 1), (of_type("H100"), 1), (JOBS, 1))
+HAS_ONE = ((GPUS, 1), (type_key("H100"), 1), (JOBS, 1))
 
 
 def told(pool: Trial, *slices: Slice) -> None:
     """The pool takes slices, in one transaction."""
     work = pool.work()
     for one in slices:
-        work.quotas.allot(one)
-    work.keep()
+        work.quotas.put_slice(one)
+    work.commit()
 
 
 def seen(trial: Trial, quota: str = "q") -> SliceReport:
-    return trial.pool.counted.report("acme")[quota]
+    return trial.pool.quota_usage.report_of("acme")[quota]
 
 
 def test_what_waits_and_what_runs_is_counted_from_when_a_slice_is_there() -> None:
@@ -37,7 +37,7 @@ def test_what_waits_and_what_runs_is_counted_from_when_a_slice_is_there() -> Non
     trial.post(asking(), 1, SECOND_JOB)
     told(trial, ONE)
 
-    two = ((GPUS, 2), (of_type("H100"), 2), (JOBS, 2))
+    two = ((GPUS, 2), (type_key("H100"), 2), (JOBS, 2))
     assert SliceReport(n=1, used=HAS_ONE, wanted=two) == seen(trial)
 
 
@@ -70,16 +70,16 @@ def test_a_slice_that_comes_with_a_placement_holds_for_it() -> None:
     work = trial.work()
     job = work.job(SECOND_JOB)
     assert job is not None
-    assert not work.over_quota(job, "H100")
-    work.quotas.allot(ONE)
+    assert not work.exceeds_quota(job, "H100")
+    work.quotas.put_slice(ONE)
 
-    assert work.over_quota(job, "H100")
+    assert work.exceeds_quota(job, "H100")
 
 
 def test_a_quota_that_a_job_names_and_the_pool_does_not_know_leaves_nothing() -> None:
     trial = waiting(quotas=("q",))
     assert Denied.OVER_QUOTA is trial.place()
-    assert ["acme"] == trial.pool.counted.wanting()
+    assert ["acme"] == trial.pool.quota_usage.orgs_to_divide()
 
     told(trial, ONE)
     assert isinstance(trial.place(), Lease)
@@ -99,7 +99,7 @@ def test_a_quota_of_others_counts_nothing() -> None:
     told(trial, replace(ONE, account="elsewhere"), replace(ONE, quota="r", org="other"))
 
     assert SliceReport(n=1) == seen(trial)
-    assert {} == trial.pool.counted.report("nobody")
+    assert {} == trial.pool.quota_usage.report_of("nobody")
 
 
 def test_a_slice_that_counts_others_counts_anew() -> None:
@@ -123,7 +123,7 @@ def test_a_newer_policy_takes_the_place_of_an_older_one() -> None:
     for given in (new, old):
         work = PoolTransaction(pool, 0)
         work.adopt(given)
-        work.keep()
+        work.commit()
 
     assert new == pool.policy
     work = PoolTransaction(pool, 0)
@@ -134,13 +134,13 @@ def test_a_newer_policy_takes_the_place_of_an_older_one() -> None:
 
 
 def test_a_service_cannot_do_all_that_a_simulation_can() -> None:
-    assert objection(PoolPolicy()) is None
-    assert "only a simulation" in str(objection(PoolPolicy(grace=1)))
+    assert find_objection(PoolPolicy()) is None
+    assert "only a simulation" in str(find_objection(PoolPolicy(grace=1)))
     tiers = (replace(PAID, floor_ppm=600_000), replace(FREE, floor_ppm=500_000))
-    assert "1100000 ppm" in str(objection(PoolPolicy(tiers=tiers)))
+    assert "1100000 ppm" in str(find_objection(PoolPolicy(tiers=tiers)))
     shares = ((("paid", "acme"), Share(weight=2)), (("gold", "acme"), Share()))
-    assert "no tier gold" in str(objection(PoolPolicy(shares=shares)))
-    assert objection(replace(SHIPPED, shares=shares[:1])) is None
+    assert "no tier gold" in str(find_objection(PoolPolicy(shares=shares)))
+    assert find_objection(replace(DEFAULT_POLICY, shares=shares[:1])) is None
 
 
 def test_accounts_above_a_jobs_own_are_counted() -> None:

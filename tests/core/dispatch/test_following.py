@@ -1,9 +1,9 @@
 """A scheduler's cluster keeps up with its pool, whoever has changed it (S11)."""
 
 from bursar.core.dispatch import pool as rules
-from bursar.core.dispatch.cluster_sync import ClusterMirror, described
-from bursar.core.dispatch.job_lifecycle import State
-from bursar.core.dispatch.state import Exit, Lease, name_of
+from bursar.core.dispatch.cluster_sync import ClusterMirror, describe_job
+from bursar.core.dispatch.job_lifecycle import JobState
+from bursar.core.dispatch.state import Exit, Lease, cluster_name
 from bursar.core.ids import JobId
 from bursar.core.instant import MINUTE, SECOND
 from bursar.core.leases import LEASE_TTL
@@ -28,12 +28,12 @@ from tests.support.dispatch_pool import (
     waiting,
 )
 
-NAME = name_of(JOB)
+NAME = cluster_name(JOB)
 
 
 def follower(trial: Trial) -> ClusterMirror:
     found = ClusterMirror(PoolPolicy(tiers=(PAID,)), trial.now)
-    found.follow(trial.pool, trial.pool.changes, trial.now)
+    found.follow(trial.pool, trial.pool.changed_jobs, trial.now)
     return found
 
 
@@ -42,7 +42,7 @@ def test_a_new_leader_finds_what_waits_and_what_runs() -> None:
     trial.post(asking(), 1, ("acme", JobId("other")))
     cluster = follower(trial).cluster
 
-    assert ([NAME], [name_of(("acme", JobId("other")))]) == (
+    assert ([NAME], [cluster_name(("acme", JobId("other")))]) == (
         list(cluster.running),
         list(cluster.waiting),
     )
@@ -62,18 +62,18 @@ def making_room() -> Trial:
     trial.post(asking(spec=replace(SPEC, shape=shape)), 1, BIG)
     work = trial.work()
     asks = [
-        Preempt(job=victim, wanted_by=name_of(BIG), right="class", lost=0, stops_at=trial.now)
+        Preempt(job=victim, wanted_by=cluster_name(BIG), right="class", lost=0, stops_at=trial.now)
         for victim in VICTIMS
     ]
-    written = rules.write(work, trial.epoch, [*asks, KEPT])
-    work.keep()
+    written = rules.carry_out(work, trial.epoch, [*asks, KEPT])
+    work.commit()
     assert () == written.denied
     return trial
 
 
-VICTIMS = (NAME, name_of(SECOND_JOB))
+VICTIMS = (NAME, cluster_name(SECOND_JOB))
 KEPT = EarmarkGpus(
-    job=name_of(BIG), gpu_type="H100", pieces=(Piece(N1, (0, 1), 1),), victims=VICTIMS
+    job=cluster_name(BIG), gpu_type="H100", pieces=(Piece(N1, (0, 1), 1),), victims=VICTIMS
 )  # fmt: skip
 
 
@@ -88,12 +88,12 @@ def test_gpus_go_to_whom_they_were_freed_for_whoever_leads_by_then() -> None:
         trial.place((Piece(N2, (gpu,), 1),), key=other)
     trial.report(ran(0, 1, exit=Exit.STOPPED))
     for found in (follower(trial), stands_by):
-        found.follow(trial.pool, trial.pool.changes, trial.now)
-        assert [name_of(BIG)] == list(found.cluster.earmarks)
+        found.follow(trial.pool, trial.pool.changed_jobs, trial.now)
+        assert [cluster_name(BIG)] == list(found.cluster.earmarks)
         assert () == carry_out(found.cluster, trial.now).decisions
     trial.report(ran(0, 2, exit=Exit.STOPPED))
     for found in (follower(trial), stands_by):
-        found.follow(trial.pool, trial.pool.changes, trial.now)
+        found.follow(trial.pool, trial.pool.changed_jobs, trial.now)
         [start] = carry_out(found.cluster, trial.now).decisions
         assert isinstance(start, Start)
         assert (KEPT.job, KEPT.pieces) == (start.job, start.pieces)
@@ -127,18 +127,18 @@ def test_what_is_kept_stays_so_when_more_is_set_aside() -> None:
     found = follower(trial)
     trial.post(HoldGrew(added=1_000_000, until=trial.now + 20 * MINUTE), 2, BIG)
 
-    found.follow(trial.pool, trial.pool.changes, trial.now)
+    found.follow(trial.pool, trial.pool.changed_jobs, trial.now)
 
-    assert [name_of(BIG)] == list(found.cluster.earmarks)
+    assert [cluster_name(BIG)] == list(found.cluster.earmarks)
 
 
 def test_nothing_new_is_no_news() -> None:
     trial = running()
     found = follower(trial)
 
-    assert not found.follow(trial.pool, trial.pool.changes, trial.now)
+    assert not found.follow(trial.pool, trial.pool.changed_jobs, trial.now)
     trial.report(ran(5_000))
-    assert not found.follow(trial.pool, trial.pool.changes, trial.now)
+    assert not found.follow(trial.pool, trial.pool.changed_jobs, trial.now)
 
 
 def test_what_the_leader_has_decided_itself_is_no_news() -> None:
@@ -148,20 +148,20 @@ def test_what_the_leader_has_decided_itself_is_no_news() -> None:
     assert isinstance(start, Start)
     lease = trial.place(start.pieces)
     assert isinstance(lease, Lease)
-    found.placed([lease])
+    found.add_leases([lease])
 
-    assert not found.follow(trial.pool, trial.pool.changes, trial.now)
+    assert not found.follow(trial.pool, trial.pool.changed_jobs, trial.now)
 
 
 def test_ends_waits_and_withdrawals_are_followed() -> None:
     trial = running()
     found = follower(trial)
     trial.report(ran(5_000, exit=Exit.GONE))
-    assert found.follow(trial.pool, trial.pool.changes, trial.now)
+    assert found.follow(trial.pool, trial.pool.changed_jobs, trial.now)
     assert ({}, [NAME]) == (found.cluster.running, list(found.cluster.waiting))
     trial.post(Withdraw(), 2)
 
-    assert found.follow(trial.pool, trial.pool.changes, trial.now)
+    assert found.follow(trial.pool, trial.pool.changed_jobs, trial.now)
     assert ({}, {}) == (found.cluster.running, found.cluster.waiting)
 
 
@@ -174,7 +174,7 @@ def test_another_attempt_of_the_same_job_is_another_one() -> None:
     piece = Piece(N2, (1,), 1)
     trial.place((piece,))
 
-    assert found.follow(trial.pool, trial.pool.changes, trial.now)
+    assert found.follow(trial.pool, trial.pool.changed_jobs, trial.now)
     assert (piece,) == found.cluster.running[NAME].pieces
 
 
@@ -183,10 +183,10 @@ def test_who_was_asked_to_stop_is_leaving() -> None:
     found = follower(trial)
     trial.post(Withdraw(), 2)
 
-    assert found.follow(trial.pool, trial.pool.changes, trial.now)
+    assert found.follow(trial.pool, trial.pool.changed_jobs, trial.now)
     assert found.cluster.running[NAME].stops_at is not None
     trial.report(ran(5_000))
-    assert not found.follow(trial.pool, trial.pool.changes, trial.now)
+    assert not found.follow(trial.pool, trial.pool.changed_jobs, trial.now)
     assert follower(trial).cluster.running[NAME].stops_at is not None
 
 
@@ -196,12 +196,12 @@ def test_a_silent_node_is_dead_until_it_is_heard_of() -> None:
     found = follower(trial)
     trial.pass_by(LEASE_TTL)
     trial.report(node=N2)
-    assert found.follow(trial.pool, trial.pool.changes, trial.now)
+    assert found.follow(trial.pool, trial.pool.changed_jobs, trial.now)
     states = {node: one.node.state for node, one in found.cluster.nodes.by_id.items()}
     assert {N1: NodeState.DEAD, N2: NodeState.READY} == states
     trial.report(node=N1)
 
-    assert found.follow(trial.pool, trial.pool.changes, trial.now)
+    assert found.follow(trial.pool, trial.pool.changed_jobs, trial.now)
     assert NodeState.READY is found.cluster.nodes.by_id[N1].node.state
 
 
@@ -211,7 +211,7 @@ def test_who_waits_for_credits_does_not_wait_for_gpus() -> None:
     assert {} == found.cluster.waiting
     trial.post(HoldGrew(added=50_000, until=0), 2)
 
-    assert found.follow(trial.pool, trial.pool.changes, trial.now)
+    assert found.follow(trial.pool, trial.pool.changed_jobs, trial.now)
     assert [NAME] == list(found.cluster.waiting)
 
 
@@ -220,10 +220,10 @@ def test_what_is_typical_is_what_was_submitted_lately() -> None:
     trial = running()
     found = follower(trial)
     trial.post(asking(spec=GANG_SPEC), 1, ("acme", JobId("gang")))
-    found.follow(trial.pool, trial.pool.changes, trial.now)
+    found.follow(trial.pool, trial.pool.changed_jobs, trial.now)
     assert ((SPEC.shape, 2),) == found.cluster.fragments.typical, "one of each: tasks are alike"
     trial.report(ran(5_000, exit=Exit.GONE))
-    found.follow(trial.pool, trial.pool.changes, trial.now)
+    found.follow(trial.pool, trial.pool.changed_jobs, trial.now)
 
     assert ((SPEC.shape, 2),) == found.cluster.snapshot().typical
     assert ((SPEC.shape, 1),) == follower(running()).cluster.fragments.typical
@@ -252,17 +252,17 @@ def test_a_job_starts_again_where_its_credits_last() -> None:
     found.cluster.enqueue(promised)
     trial.post(HoldGrew(added=60_000, until=0), 2)
 
-    assert found.follow(trial.pool, trial.pool.changes, trial.now)
+    assert found.follow(trial.pool, trial.pool.changed_jobs, trial.now)
     again = found.cluster.waiting[NAME]
     assert (types, promised.promised_at) == (again.shape.types, again.promised_at)
-    assert not found.follow(trial.pool, trial.pool.changes, trial.now)
+    assert not found.follow(trial.pool, trial.pool.changed_jobs, trial.now)
 
 
 def test_who_has_credits_for_a_while_runs_wherever_that_is_long_enough() -> None:
     rates = (("A100", PER_MS), ("H100", 10 * PER_MS))
     spec = replace(SPEC, shape=Shape(types=("A100", "H100")))
 
-    assert ("A100",) == described(
+    assert ("A100",) == describe_job(
         waiting(spec=spec, rates=rates, hold_micros=30_000).job()
     ).shape.types
 
@@ -278,11 +278,11 @@ def test_late_usage_may_leave_too_little_to_wait_for_a_place() -> None:
     assert [NAME] == list(found.cluster.waiting)
     trial.report(ran(5_000, exit=Exit.KILLED))
 
-    assert State.OUT_OF_CREDITS is trial.job().state
-    assert found.follow(trial.pool, trial.pool.changes, trial.now)
+    assert JobState.OUT_OF_CREDITS is trial.job().state
+    assert found.follow(trial.pool, trial.pool.changed_jobs, trial.now)
     assert {} == found.cluster.waiting
     trial.post(HoldGrew(added=10_000, until=0), 2)
-    assert State.QUEUED is trial.job().state
+    assert JobState.QUEUED is trial.job().state
 
 
 def test_who_is_lost_at_its_start_is_tried_again_later_and_later() -> None:
@@ -293,7 +293,7 @@ def test_who_is_lost_at_its_start_is_tried_again_later_and_later() -> None:
         trial.report()
         trial.place()
         trial.report(ran(0, number, exit=Exit.GONE))
-        pauses.append(described(trial.job()).not_before - trial.now)
+        pauses.append(describe_job(trial.job()).not_before - trial.now)
 
     assert [2 * SECOND, 4 * SECOND, 8 * SECOND] == pauses[:3]
     assert [5 * MINUTE] * 4 == pauses[-4:]
@@ -301,4 +301,4 @@ def test_who_is_lost_at_its_start_is_tried_again_later_and_later() -> None:
     trial.place()
     trial.pass_by(11 * SECOND)
     trial.report(ran(10_000, 13, exit=Exit.GONE))
-    assert 0 == described(trial.job()).not_before
+    assert 0 == describe_job(trial.job()).not_before

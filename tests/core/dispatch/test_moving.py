@@ -1,6 +1,6 @@
 """A job that has not begun may leave its pool for another; it is queued in one at a time (S10)."""
 
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.dispatch.state import Exit
 from bursar.core.instant import MINUTE, SECOND
 from bursar.core.messages import (
@@ -33,9 +33,9 @@ def test_a_job_that_waits_is_given_back() -> None:
     trial = waiting()
 
     assert trial.post(Leave(), 2)
-    assert State.MOVED is trial.job().state
+    assert JobState.MOVED is trial.job().state
     assert [Left()] == trial.told()
-    assert trial.job().over
+    assert trial.job().is_finished
     assert "not_queued" == trial.place()
 
 
@@ -43,7 +43,7 @@ def test_one_without_credits_is_too() -> None:
     trial = waiting(hold_micros=0)
     trial.post(Leave(), 2)
 
-    assert (State.MOVED, [Left()]) == (trial.job().state, trial.told())
+    assert (JobState.MOVED, [Left()]) == (trial.job().state, trial.told())
 
 
 def test_a_job_that_has_begun_stays() -> None:
@@ -51,7 +51,7 @@ def test_a_job_that_has_begun_stays() -> None:
     about_to = waiting()
     about_to.place()
     about_to.post(Leave(), 2)
-    assert (State.STARTING, []) == (about_to.job().state, about_to.told())
+    assert (JobState.STARTING, []) == (about_to.job().state, about_to.told())
 
     again = running()
     again.preempt()
@@ -67,7 +67,7 @@ def test_what_has_ended_is_not_given_back() -> None:
     trial.post(Leave(), 2)
 
     assert [Dropped(end_class=EndClass.LIMIT, why=Why.HOLD_ENDED)] == trial.told()
-    assert State.EXPIRED is trial.job().state
+    assert JobState.EXPIRED is trial.job().state
 
 
 def test_a_job_begins_in_another_pool_with_whatever_number_comes_next() -> None:
@@ -78,7 +78,7 @@ def test_a_job_begins_in_another_pool_with_whatever_number_comes_next() -> None:
     assert other.post(asking(), 4)
     assert other.post(asking(), 4)
     assert other.post(GROWN, 5)
-    assert (90_000, 5, State.QUEUED) == (
+    assert (90_000, 5, JobState.QUEUED) == (
         other.job().hold_micros, other.job().received, other.job().state,
     )  # fmt: skip
     assert [] == other.told()
@@ -92,7 +92,7 @@ def test_who_is_withdrawn_after_it_was_given_back_is_over_here() -> None:
         assert trial.post(message, n)
 
     assert [Left(), CANCELLED] == trial.told()
-    assert State.MOVED is trial.job().state
+    assert JobState.MOVED is trial.job().state
 
 
 def test_who_is_withdrawn_first_is_not_given_back() -> None:

@@ -1,6 +1,6 @@
 """What need not be looked at or said twice: following a pool, and telling its orgs."""
 
-from bursar.core.dispatch.cluster_sync import LOOKS_EVERY, ClusterMirror
+from bursar.core.dispatch.cluster_sync import NODE_SCAN_INTERVAL, ClusterMirror
 from bursar.core.dispatch.state import Exit, PoolTransaction
 from bursar.core.instant import SECOND
 from bursar.core.leases import LEASE_TTL
@@ -14,8 +14,8 @@ from tests.support.dispatch_pool import GANG, GANG_SPEC, N1, N2, Trial, ran, run
 def follower(trial: Trial) -> ClusterMirror:
     """One that knows all that there is; what has changed before is forgotten."""
     found = ClusterMirror(PoolPolicy(tiers=(PAID,)), trial.now)
-    found.follow(trial.pool, trial.pool.changes, trial.now)
-    trial.pool.forget_over()
+    found.follow(trial.pool, trial.pool.changed_jobs, trial.now)
+    trial.pool.forget_finished()
     return found
 
 
@@ -28,31 +28,31 @@ def test_a_node_that_is_heard_of_again_is_no_news_but_one_that_was_silent_is() -
     trial = Trial()
     found = follower(trial)
     trial.report(node=N1)
-    assert {N1: None} == trial.pool.touched, "it was never heard of"
+    assert {N1: None} == trial.pool.changed_nodes, "it was never heard of"
     assert found.follow(trial.pool, (), trial.now), "at once"
     assert NodeState.READY == state(found)
 
-    trial.pool.forget_over()
+    trial.pool.forget_finished()
     trial.pass_by(5 * SECOND).report(node=N1)
-    assert {} == trial.pool.touched
+    assert {} == trial.pool.changed_nodes
     trial.pass_by(LEASE_TTL).report(node=N1)
-    assert {N1: None} == trial.pool.touched
+    assert {N1: None} == trial.pool.changed_nodes
 
 
 def test_a_node_that_is_described_anew_or_whose_clock_is_wrong_is_news() -> None:
     trial = Trial()
     trial.report(node=N1)
-    trial.pool.forget_over()
+    trial.pool.forget_finished()
     known = trial.pool.machines[N1]
     for other in (
         replace(known, node=Node(id=N1, gpu_type="H100", gpus=2, labels=("new",))),
         replace(known, wrong_clock=True),
     ):
-        trial.pool.forget_over()
+        trial.pool.forget_finished()
         work = PoolTransaction(trial.pool, trial.now)
         work.put(other)
-        work.keep()
-        assert {N1: None} == trial.pool.touched
+        work.commit()
+        assert {N1: None} == trial.pool.changed_nodes
 
 
 def test_silence_is_noticed_within_a_second() -> None:
@@ -64,7 +64,7 @@ def test_silence_is_noticed_within_a_second() -> None:
     trial.pass_by(LEASE_TTL - 1)
     found.follow(trial.pool, (), trial.now)
     assert NodeState.READY == state(found)
-    trial.pass_by(LOOKS_EVERY - 1)
+    trial.pass_by(NODE_SCAN_INTERVAL - 1)
     assert not found.follow(trial.pool, (), trial.now)
     trial.pass_by(1)
     assert found.follow(trial.pool, (), trial.now)
@@ -75,7 +75,7 @@ def test_a_new_follower_looks_at_all_nodes() -> None:
     """Also if nothing was touched since others have looked."""
     trial = Trial()
     trial.report(node=N1)
-    trial.pool.forget_over()
+    trial.pool.forget_finished()
 
     assert NodeState.READY == state(follower(trial))
 
@@ -90,7 +90,7 @@ def test_an_end_tells_of_the_last_reading() -> None:
     assert [Started, Ended] == [type(one) for one in trial.told()]
     last = trial.told()[-1]
     assert isinstance(last, Ended)
-    assert 9_000 == last.run_ms == trial.lease().told_ms
+    assert 9_000 == last.run_ms == trial.lease().reported_ms
 
 
 def test_leases_that_a_transaction_gives_are_found_on_their_nodes() -> None:

@@ -3,10 +3,10 @@
 import pytest
 
 from bursar.core.dispatch import audit_stream, pool
-from bursar.core.dispatch.audit_stream import AuditRecord, rest, write_down
+from bursar.core.dispatch.audit_stream import AuditRecord, carry_out_audited, let_rest
 from bursar.core.dispatch.cluster_sync import ClusterMirror
 from bursar.core.dispatch.pool import PlanOutcome
-from bursar.core.dispatch.state import TERM, Exit
+from bursar.core.dispatch.state import LEADER_TERM, Exit
 from bursar.core.instant import HOUR, NEVER
 from bursar.core.leases import Denied
 from bursar.core.messages import Withdraw
@@ -25,25 +25,25 @@ class Led:
         self.follower = ClusterMirror(PoolPolicy(tiers=(PAID,)), trial.now)
         self.noted = 0
         self.follower.follow(trial.pool, trial.pool.jobs, trial.now)
-        self.follower.told.begin_window()
+        self.follower.recorder.begin_window()
 
     def follow(self) -> None:
         known = self.trial.pool
-        self.follower.follow(known, known.changes, self.trial.now)
-        known.changes.clear()
+        self.follower.follow(known, known.changed_jobs, self.trial.now)
+        known.changed_jobs.clear()
 
     def write(self, epoch: int | None = None, after: int | None = None) -> PlanOutcome:
         """Decide, and write it."""
         self.follow()
         decisions = carry_out(self.follower.cluster, self.trial.now).decisions
-        self.follower.told.record_decisions(decisions)
-        told = AuditRecord(self.follower.told.take(), self.noted if after is None else after)
+        self.follower.recorder.record_decisions(decisions)
+        told = AuditRecord(self.follower.recorder.take(), self.noted if after is None else after)
         work = self.trial.work()
-        written = write_down(work, epoch or self.trial.epoch, decisions, told)
-        self.events = work.notes
-        work.keep()
-        self.follower.placed(written.placed)
-        self.noted = written.noted
+        written = carry_out_audited(work, epoch or self.trial.epoch, decisions, told)
+        self.events = work.audit_new
+        work.commit()
+        self.follower.add_leases(written.placed)
+        self.noted = written.audit_events
         return written
 
 
@@ -59,22 +59,22 @@ def test_a_round_is_noted_with_what_it_was_told() -> None:
     first = led.write()
     assert [JOB] == [lease.key for lease in first.placed]
     assert [PoolSnapshot, RecordedStep] == [type(one.record) for one in led.events]
-    assert [True, False] == [one.begins for one in led.events]
-    assert (2, 2) == (first.noted, led.trial.pool.noted)
+    assert [True, False] == [one.begins_window for one in led.events]
+    assert (2, 2) == (first.audit_events, led.trial.pool.audit_events)
     led.trial.post(asking(), 1, OTHER)
-    assert 3 == led.write().noted
+    assert 3 == led.write().audit_events
     assert [(RecordedStep, led.trial.epoch)] == [
         (type(one.record), one.epoch) for one in led.events
     ]
 
 
 def test_a_large_snapshot_is_several_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_stream, "PART", 1)
+    monkeypatch.setattr(audit_stream, "SNAPSHOT_PART_MAX", 1)
     led = Led(heard(waiting()))
     led.write()
 
     assert [(0, 3), (1, 3), (2, 3), (0, 1)] == [(one.part, one.parts) for one in led.events]
-    assert [True, False, False, False] == [one.begins for one in led.events]
+    assert [True, False, False, False] == [one.begins_window for one in led.events]
 
 
 def test_who_does_not_know_the_last_event_writes_nothing() -> None:
@@ -88,7 +88,7 @@ def test_who_does_not_know_the_last_event_writes_nothing() -> None:
     assert [] == led.events
     again = Led(led.trial)
     assert stale == again.write(epoch=led.trial.epoch + 1)
-    assert 2 == led.trial.pool.noted
+    assert 2 == led.trial.pool.audit_events
     third = Led(led.trial)
     assert [OTHER] == [lease.key for lease in third.write(after=7).placed], "a window begins"
 
@@ -100,24 +100,24 @@ def test_what_stood_against_a_decision_is_noted_with_it() -> None:
     led.trial.post(asking(), 1, OTHER)
     led.follow()
     led.trial.pass_by(1)
-    led.follower.told.advance_to(led.trial.now)
+    led.follower.recorder.advance_to(led.trial.now)
     decisions = carry_out(led.follower.cluster, led.trial.now).decisions
-    led.follower.told.record_decisions(decisions)
+    led.follower.recorder.record_decisions(decisions)
     led.trial.post(Withdraw(), 2)
-    told = AuditRecord(led.follower.told.take(), 0)
-    assert 2 == len(told.recorded.steps)
+    told = AuditRecord(led.follower.recorder.take(), 0)
+    assert 2 == len(told.recording.steps)
     work = led.trial.work()
-    denied = write_down(work, led.trial.epoch, decisions, told).denied
+    denied = carry_out_audited(work, led.trial.epoch, decisions, told).denied
     assert (Denied.NOT_QUEUED,) == denied
-    assert [(), (), denied] == [one.denied for one in work.notes]
+    assert [(), (), denied] == [one.denied for one in work.audit_new]
 
 
 def test_who_notes_nothing_writes_as_ever() -> None:
     trial = heard(waiting())
     work = trial.work()
 
-    assert PlanOutcome((), (), ()) == write_down(work, trial.epoch, (), None)
-    assert [] == work.notes
+    assert PlanOutcome((), (), ()) == carry_out_audited(work, trial.epoch, (), None)
+    assert [] == work.audit_new
 
 
 # At rest
@@ -129,10 +129,10 @@ def test_a_pool_rests_when_nothing_waits_or_runs() -> None:
     until = trial.now + HOUR
     assert not _rests(trial, until), "a job runs"
     trial.report(ran(5_000, exit=Exit.DONE))
-    assert 0 == trial.pool.due_at
+    assert 0 == trial.pool.leader_due_at
     assert not _rests(trial, until, epoch=trial.epoch + 1), "another leads"
     assert _rests(trial, until)
-    assert (until, 0) == (trial.pool.due_at, trial.pool.leads_until)
+    assert (until, 0) == (trial.pool.leader_due_at, trial.pool.leads_until)
     work = trial.work()
     assert None is pool.lead(work, "two", anyway=False)
     assert trial.epoch + 1 == pool.lead(work, "two")
@@ -142,8 +142,8 @@ def test_a_pool_rests_when_nothing_waits_or_runs() -> None:
 
 def _rests(trial: Trial, until: int, epoch: int | None = None) -> bool:
     work = trial.work()
-    found = rest(work, epoch or trial.epoch, until)
-    work.keep()
+    found = let_rest(work, epoch or trial.epoch, until)
+    work.commit()
     return found
 
 
@@ -153,19 +153,19 @@ def test_whatever_comes_has_to_be_led(hold: int) -> None:
     trial = Trial()
     assert _rests(trial, NEVER)
     trial.post(asking(hold_micros=hold), 1)
-    assert 0 == trial.pool.due_at
+    assert 0 == trial.pool.leader_due_at
     assert trial.epoch + 1 == pool.lead(trial.work(), "two", anyway=False)
     assert not _rests(trial, NEVER)
     trial.post(Withdraw(), 2)
-    assert 0 == trial.pool.due_at
+    assert 0 == trial.pool.leader_due_at
     assert _rests(trial, NEVER)
     trial.post(Withdraw(), 2)
-    assert NEVER == trial.pool.due_at, "what is over stays so"
+    assert NEVER == trial.pool.leader_due_at, "what is over stays so"
 
 
 def test_a_leader_that_goes_on_is_the_same() -> None:
     trial = Trial()
-    trial.pass_by(TERM)
+    trial.pass_by(LEADER_TERM)
     work = trial.work()
 
     assert trial.epoch == pool.lead(work, "one", anyway=False)

@@ -3,10 +3,10 @@
 import pytest
 
 from bursar.core.dispatch import node_orders as rules
-from bursar.core.dispatch.cluster_sync import LOOKS_EVERY, ClusterMirror
+from bursar.core.dispatch.cluster_sync import NODE_SCAN_INTERVAL, ClusterMirror
 from bursar.core.dispatch.node_orders import (
-    HEARD_BY,
-    SILENT,
+    REPLY_WAIT,
+    SILENCE_MAX,
     NodeOrder,
     OrderState,
     ProviderReply,
@@ -14,7 +14,7 @@ from bursar.core.dispatch.node_orders import (
     Scale,
     is_vanished,
 )
-from bursar.core.dispatch.pool import register, use
+from bursar.core.dispatch.pool import register_node, set_node_state
 from bursar.core.dispatch.state import Exit, PoolNode
 from bursar.core.ids import NodeId
 from bursar.core.instant import HOUR, MINUTE, SECOND
@@ -47,25 +47,25 @@ class Ordered:
         self.trial = trial
         self.order = ORDER
         work = trial.work()
-        assert rules.order(work, trial.epoch, [ORDER]) is None
-        work.keep()
+        assert rules.add_ordered_nodes(work, trial.epoch, [ORDER]) is None
+        work.commit()
 
     def carry_on(self, said: ProviderReply | None = None, since: int = 0) -> OrderState:
         work = self.trial.work()
-        found = rules.carry_on(
+        found = rules.advance_orders(
             work, self.trial.epoch, since, [self.order], {ORDER.id: said} if said else {}
         )
         assert not isinstance(found, Denied)
-        work.keep()
+        work.commit()
         if found:
             [self.order] = found
         return self.order.state
 
     def drain(self) -> OrderState:
         work = self.trial.work()
-        found = rules.drain(work, self.trial.epoch, [self.order], [NEW])
+        found = rules.drain_nodes(work, self.trial.epoch, [self.order], [NEW])
         assert not isinstance(found, Denied)
-        work.keep()
+        work.commit()
         if found:
             [self.order] = found
         return self.order.state
@@ -73,8 +73,8 @@ class Ordered:
     def comes(self) -> "Ordered":
         """Its agent registers and reports."""
         work = self.trial.work()
-        register(work, replace(ORDER.node, cpu_milli=8_000))
-        work.keep()
+        register_node(work, replace(ORDER.node, cpu_milli=8_000))
+        work.commit()
         self.trial.report(node=NEW)
         return self
 
@@ -92,7 +92,7 @@ def ordered() -> Ordered:
 
 def there() -> Ordered:
     found = ordered().comes()
-    assert OrderState.THERE is found.carry_on()
+    assert OrderState.READY is found.carry_on()
     return found
 
 
@@ -100,10 +100,10 @@ def test_an_order_goes_all_the_way() -> None:
     """Asked for, said yes to, heard of, used, drained when empty, given back."""
     found = ordered()
     assert NodeState.ON_ORDER is found.state()
-    assert OrderState.COMING is found.carry_on(ProviderReply.YES)
-    assert OrderState.COMING is found.carry_on(ProviderReply.YES)
+    assert OrderState.CONFIRMED is found.carry_on(ProviderReply.YES)
+    assert OrderState.CONFIRMED is found.carry_on(ProviderReply.YES)
     found.comes()
-    assert OrderState.THERE is found.carry_on()
+    assert OrderState.READY is found.carry_on()
     assert NodeState.READY is found.state()
     found.trial.place((Piece(NEW, (0,), 1),))
     assert OrderState.DRAINING is found.drain()
@@ -117,7 +117,7 @@ def test_an_order_goes_all_the_way() -> None:
     found.trial.pass_by(HOUR)
     assert OrderState.GONE is found.carry_on(ProviderReply.REMOVED)
 
-    assert (None, RemovalReason.DRAINED) == (found.machine, found.order.leaves)
+    assert (None, RemovalReason.DRAINED) == (found.machine, found.order.removal_reason)
     assert OrderState.GONE is found.carry_on(ProviderReply.REMOVED)
     assert 16 * CREDIT == found.order.cost(found.trial.now + HOUR)
 
@@ -126,9 +126,9 @@ def test_whoever_does_not_lead_orders_nothing() -> None:
     trial = waiting()
     stale = trial.epoch - 1
     denied = [
-        rules.order(trial.work(), stale, [ORDER]),
-        rules.drain(trial.work(), stale, [ORDER], [NEW]),
-        rules.carry_on(trial.work(), stale, 0, [ORDER], {}),
+        rules.add_ordered_nodes(trial.work(), stale, [ORDER]),
+        rules.drain_nodes(trial.work(), stale, [ORDER], [NEW]),
+        rules.advance_orders(trial.work(), stale, 0, [ORDER], {}),
     ]
 
     assert [Denied.EPOCH_STALE] * 3 == denied
@@ -138,7 +138,7 @@ def test_an_order_that_is_asked_for_again_changes_nothing() -> None:
     """A crash behind the order: it is read back and is there."""
     found = there()
     work = found.trial.work()
-    assert rules.order(work, found.trial.epoch, [found.order]) is None
+    assert rules.add_ordered_nodes(work, found.trial.epoch, [found.order]) is None
 
     assert {} == work.machines_new
 
@@ -150,16 +150,16 @@ def test_a_node_on_order_is_capacity_with_a_date_which_moves_on_when_it_is_late(
     follower = ClusterMirror(PoolPolicy(tiers=(PAID,)), trial.now)
     dates = []
     for _ in range(12):
-        follower.follow(trial.pool, trial.pool.changes, trial.now)
+        follower.follow(trial.pool, trial.pool.changed_jobs, trial.now)
         assert [NEW] == [name for _, name in follower.cluster.nodes.on_order]
         node = follower.cluster.nodes.by_id[NEW].node
         assert NodeState.ON_ORDER is node.state
-        assert node.ready_at > trial.now + LOOKS_EVERY
+        assert node.ready_at > trial.now + NODE_SCAN_INTERVAL
         dates.append((node.ready_at - ORDER.ready_by) // MINUTE)
         trial.pass_by(MINUTE)
     assert [0, 0, 0, 0, 0, 1, 2, 4, 4, 8, 8, 8] == dates
     found.comes()
-    follower.follow(trial.pool, trial.pool.changes, trial.now)
+    follower.follow(trial.pool, trial.pool.changed_jobs, trial.now)
 
     assert NodeState.READY is follower.cluster.nodes.by_id[NEW].node.state
     assert 8_000 == follower.cluster.nodes.by_id[NEW].kind.cpu_milli, "described anew"
@@ -168,9 +168,9 @@ def test_a_node_on_order_is_capacity_with_a_date_which_moves_on_when_it_is_late(
 def test_who_has_registered_and_said_nothing_is_still_on_order() -> None:
     found = ordered()
     work = found.trial.work()
-    register(work, ORDER.node)
-    assert use(work, NEW, NodeState.READY)
-    work.keep()
+    register_node(work, ORDER.node)
+    assert set_node_state(work, NEW, NodeState.READY)
+    work.commit()
 
     assert found.machine is not None
     assert (NodeState.ON_ORDER, ORDER.ready_by) == (found.state(), found.machine.node.ready_at)
@@ -184,11 +184,11 @@ def test_a_late_order_is_given_up_and_given_back(said: ProviderReply | None) -> 
     assert not ORDER.is_late(ORDER.ready_by)
     assert ORDER.is_late(ORDER.ready_by + 1)
     found.trial.pass_by(2 * DELAY - 1)
-    assert found.carry_on(said) in (OrderState.ASKED, OrderState.COMING)
+    assert found.carry_on(said) in (OrderState.REQUESTED, OrderState.CONFIRMED)
     found.trial.pass_by(1)
     assert OrderState.REMOVING is found.carry_on(said)
 
-    assert (None, RemovalReason.LATE) == (found.machine, found.order.leaves)
+    assert (None, RemovalReason.LATE) == (found.machine, found.order.removal_reason)
     assert OrderState.REMOVING is found.carry_on()
     assert OrderState.GONE is found.carry_on(ProviderReply.REMOVED)
     assert 0 == found.order.cost(found.trial.now)
@@ -199,16 +199,19 @@ def test_an_order_that_is_refused_is_given_back() -> None:
     found = ordered()
     assert OrderState.REMOVING is found.carry_on(ProviderReply.NO)
 
-    assert (None, RemovalReason.REFUSED) == (found.machine, found.order.leaves)
-    assert found.order.in_vain
+    assert (None, RemovalReason.REFUSED) == (found.machine, found.order.removal_reason)
+    assert found.order.is_cancelled
 
 
 def test_a_node_that_is_gone_at_its_providers_is_given_back() -> None:
     found = there()
     assert OrderState.REMOVING is found.carry_on(ProviderReply.NO)
 
-    assert (NodeState.DRAINING, RemovalReason.REFUSED) == (found.state(), found.order.leaves)
-    assert not found.order.in_vain, "it had come"
+    assert (NodeState.DRAINING, RemovalReason.REFUSED) == (
+        found.state(),
+        found.order.removal_reason,
+    )
+    assert not found.order.is_cancelled, "it had come"
 
 
 def test_a_silent_node_is_asked_for_again_and_then_given_back() -> None:
@@ -218,24 +221,24 @@ def test_a_silent_node_is_asked_for_again_and_then_given_back() -> None:
     assert is_vanished(found.order, found.machine, found.trial.now)
     assert is_vanished(found.order, None, found.trial.now)
     assert not is_vanished(ORDER, None, found.trial.now)
-    found.trial.pass_by(SILENT - LEASE_TTL - 1)
-    assert OrderState.THERE is found.carry_on()
+    found.trial.pass_by(SILENCE_MAX - LEASE_TTL - 1)
+    assert OrderState.READY is found.carry_on()
     found.trial.pass_by(1)
     assert OrderState.REMOVING is found.carry_on()
 
-    assert RemovalReason.SILENT is found.order.leaves
+    assert RemovalReason.SILENT is found.order.removal_reason
 
 
 def test_nobody_is_given_up_for_what_was_said_while_nobody_listened() -> None:
     """The service was away for an hour: its nodes need a moment to be heard of."""
     found = ordered()
     since = found.trial.pass_by(HOUR).now
-    found.trial.pass_by(HEARD_BY - 1)
-    assert OrderState.ASKED is found.carry_on(since=since)
+    found.trial.pass_by(REPLY_WAIT - 1)
+    assert OrderState.REQUESTED is found.carry_on(since=since)
     other = there()
     since = other.trial.pass_by(HOUR).now
-    other.trial.pass_by(SILENT - 1)
-    assert OrderState.THERE is other.carry_on(since=since)
+    other.trial.pass_by(SILENCE_MAX - 1)
+    assert OrderState.READY is other.carry_on(since=since)
     other.trial.pass_by(1)
 
     assert OrderState.REMOVING is other.carry_on(since=since)
@@ -244,11 +247,11 @@ def test_nobody_is_given_up_for_what_was_said_while_nobody_listened() -> None:
 def test_a_row_that_is_missing_is_no_reason_to_forget_a_node() -> None:
     found = there()
     work = found.trial.work()
-    work.drop(NEW)
-    work.keep()
-    assert OrderState.THERE is found.carry_on(since=found.trial.now)
-    assert OrderState.THERE is found.drain()
-    found.trial.pass_by(SILENT)
+    work.remove_node(NEW)
+    work.commit()
+    assert OrderState.READY is found.carry_on(since=found.trial.now)
+    assert OrderState.READY is found.drain()
+    found.trial.pass_by(SILENCE_MAX)
 
     assert OrderState.REMOVING is found.carry_on()
 
@@ -257,8 +260,8 @@ def test_only_ordered_nodes_that_are_named_and_there_are_drained() -> None:
     found = there()
     trial = found.trial
     work = trial.work()
-    assert () == rules.drain(work, trial.epoch, [found.order], [NodeId("n1")])
-    assert () == rules.drain(work, trial.epoch, [ORDER], [NEW])
+    assert () == rules.drain_nodes(work, trial.epoch, [found.order], [NodeId("n1")])
+    assert () == rules.drain_nodes(work, trial.epoch, [ORDER], [NEW])
     assert {} == work.machines_new
     assert OrderState.DRAINING is found.drain()
 
@@ -270,7 +273,7 @@ def test_an_operator_takes_back_what_is_draining() -> None:
     found.drain()
     operator_says_ready(found)
 
-    assert OrderState.THERE is found.carry_on()
+    assert OrderState.READY is found.carry_on()
 
 
 def test_nobody_takes_back_what_is_being_removed() -> None:
@@ -301,8 +304,8 @@ def test_a_node_is_not_gone_while_something_may_run_there() -> None:
 
 def operator_says_ready(found: Ordered) -> None:
     work = found.trial.work()
-    assert use(work, NEW, NodeState.READY)
-    work.keep()
+    assert set_node_state(work, NEW, NodeState.READY)
+    work.commit()
 
 
 def test_a_node_that_is_gone_leaves_the_cluster() -> None:
@@ -324,16 +327,16 @@ def test_a_node_that_is_dropped_and_put_again_is_there() -> None:
     work = trial.work()
     machine = PoolNode(node=ORDER.node)
     work.put(machine)
-    work.drop(NEW)
+    work.remove_node(NEW)
     assert (None, {}) == (work.machine(NEW), work.machines_gone)
     work.put(machine)
-    work.keep()
+    work.commit()
     work = trial.work()
-    work.drop(NEW)
+    work.remove_node(NEW)
     assert work.machine(NEW) is None
     assert NEW not in [one.id for one in work.machines()]
     work.put(machine)
-    work.keep()
+    work.commit()
 
     assert machine == trial.pool.machines[NEW]
 

@@ -3,20 +3,20 @@
 import pytest
 
 from bursar.core.dispatch import pool as rules
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.dispatch.pool import Placement
 from bursar.core.dispatch.quarantine import is_usable
-from bursar.core.dispatch.reports import STARTS_WITHIN, NodeReport, clocks_differ, report
+from bursar.core.dispatch.reports import START_TIMEOUT, NodeReport, clocks_differ, receive_report
 from bursar.core.dispatch.state import (
-    TERM,
-    ClockMark,
+    LEADER_TERM,
+    ClockSample,
     Exit,
     JobKey,
     JobMessage,
     Lease,
     PoolNode,
     PoolTransaction,
-    name_of,
+    cluster_name,
 )
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, MINUTE, SECOND
@@ -66,7 +66,7 @@ def test_a_job_waits_as_its_org_said() -> None:
     trial = waiting()
     job = trial.job()
 
-    assert (State.QUEUED, 60_000, T0 + 10 * MINUTE, 2) == (
+    assert (JobState.QUEUED, 60_000, T0 + 10 * MINUTE, 2) == (
         job.state, job.hold_micros, job.hold_until, job.requeues_left,
     )  # fmt: skip
 
@@ -88,7 +88,7 @@ def test_a_withdrawn_job_leaves_the_queue() -> None:
     trial = waiting()
     trial.post(Withdraw(), 2)
 
-    assert State.CANCELLED is trial.job().state
+    assert JobState.CANCELLED is trial.job().state
     assert [Dropped(end_class=EndClass.USER, why=Why.CANCELLED)] == trial.told()
 
 
@@ -97,7 +97,7 @@ def test_a_job_that_is_over_hears_no_more() -> None:
     trial = waiting()
     assert all([trial.post(Withdraw(), 2), trial.post(Withdraw(), 3), trial.post(GROWN, 4)])
 
-    assert State.CANCELLED is trial.job().state
+    assert JobState.CANCELLED is trial.job().state
     assert 1 == len(trial.told())
 
 
@@ -123,7 +123,7 @@ def test_a_lease_has_a_fence_and_lasts_twenty_seconds() -> None:
     assert (1, 1, T0 + LEASE_TTL, 60_000) == (
         lease.fence, lease.attempt, lease.parts[0].until, lease.run_ms_max,
     )  # fmt: skip
-    assert (State.STARTING, 1) == (trial.job().state, trial.job().fence)
+    assert (JobState.STARTING, 1) == (trial.job().state, trial.job().fence)
 
 
 def _gpu(*gpus: int, node: NodeId = N1) -> tuple[Piece, ...]:
@@ -248,14 +248,14 @@ def test_what_costs_nothing_may_run_as_long_as_it_may() -> None:
 def test_one_leads_at_a_time() -> None:
     """Another one may when the term is over; its epoch is larger (S11, IS4)."""
     trial = Trial()
-    work = trial.pass_by(TERM - 1).work()
+    work = trial.pass_by(LEADER_TERM - 1).work()
     assert rules.lead(work, "two") is None
     assert 1 == rules.lead(work, "one")
-    work.keep()
-    assert rules.lead(trial.pass_by(TERM - 1).work(), "two") is None
+    work.commit()
+    assert rules.lead(trial.pass_by(LEADER_TERM - 1).work(), "two") is None
     work = trial.pass_by(1).work()
     assert 2 == rules.lead(work, "two")
-    work.keep()
+    work.commit()
 
     assert Denied.EPOCH_STALE is trial.place()
     assert Denied.EPOCH_STALE is trial.preempt()
@@ -266,12 +266,12 @@ def test_somebody_leads_although_the_clock_was_ahead_for_a_while() -> None:
     trial = Trial()
     work = trial.pass_by(HOUR).work()
     assert 1 == rules.lead(work, "one")
-    work.keep()
+    work.commit()
     work = trial.pass_by(-HOUR).work()
     assert 2 == rules.lead(work, "two"), "nobody leads for longer than a term without a word"
-    work.keep()
-    assert (trial.now + HOUR, trial.now + TERM) == (trial.pool.now, trial.pool.leads_until)
-    assert rules.lead(trial.pass_by(TERM - 1).work(), "three") is None
+    work.commit()
+    assert (trial.now + HOUR, trial.now + LEADER_TERM) == (trial.pool.now, trial.pool.leads_until)
+    assert rules.lead(trial.pass_by(LEADER_TERM - 1).work(), "three") is None
     assert 3 == rules.lead(trial.pass_by(1).work(), "three")
 
 
@@ -302,8 +302,8 @@ def test_a_report_renews_and_is_answered_with_all_leases() -> None:
 def test_the_first_reading_is_the_start() -> None:
     trial = running()
 
-    assert State.RUNNING is trial.job().state
-    assert Started(attempt=1, gpu_type="H100", at=T0, run_ms=60_000) == trial.told()[0]
+    assert JobState.RUNNING is trial.job().state
+    assert Started(attempt=1, gpu_type="H100", started_at=T0, run_ms=60_000) == trial.told()[0]
 
 
 def test_a_report_that_is_no_newer_is_left_alone() -> None:
@@ -344,7 +344,7 @@ def test_a_lease_that_has_run_out_is_not_renewed() -> None:
     assert () == trial.orders(ran(24_000))
     assert (until, 24_000) == (trial.lease().parts[0].until, trial.lease().run_ms)
     assert () == trial.orders(ran(26_000, exit=Exit.DONE))
-    assert (Why.LOST, State.QUEUED) == (trial.lease().why, trial.job().state)
+    assert (Why.LOST, JobState.QUEUED) == (trial.lease().why, trial.job().state)
     assert (25_000, True) == (trial.lease().run_ms, trial.lease().clamped)
 
 
@@ -370,20 +370,20 @@ def test_what_is_not_started_in_time_is_lost() -> None:
     """Its node may send and not hear: its reports alone do not keep a lease (S10)."""
     trial = waiting()
     trial.place()
-    while trial.now < T0 + STARTS_WITHIN:
+    while trial.now < T0 + START_TIMEOUT:
         trial.pass_by(5 * SECOND).report()
     trial.pass_by(LEASE_MARGIN)
 
     assert 1 == trial.expire()
-    assert (Why.LOST, State.QUEUED) == (trial.lease().why, trial.job().state)
+    assert (Why.LOST, JobState.QUEUED) == (trial.lease().why, trial.job().state)
     assert [
-        Started(attempt=1, gpu_type="H100", at=T0, run_ms=60_000),
+        Started(attempt=1, gpu_type="H100", started_at=T0, run_ms=60_000),
         Ended(
             attempt=1,
             end_class=EndClass.PLATFORM,
             run_ms=0,
             kept_ms=None,
-            over=False,
+            job_finished=False,
             why=Why.LOST,
             exit_code=None,
         ),
@@ -396,13 +396,13 @@ def test_what_is_not_started_in_time_is_lost() -> None:
 @pytest.mark.parametrize(
     ("exit", "why", "state"),
     [
-        (Exit.DONE, Why.FINISHED, State.SUCCEEDED),
-        (Exit.FAILED, Why.FAILED, State.FAILED),
-        (Exit.GONE, Why.LOST, State.QUEUED),
-        (Exit.KILLED, Why.LOST, State.QUEUED),
+        (Exit.DONE, Why.FINISHED, JobState.SUCCEEDED),
+        (Exit.FAILED, Why.FAILED, JobState.FAILED),
+        (Exit.GONE, Why.LOST, JobState.QUEUED),
+        (Exit.KILLED, Why.LOST, JobState.QUEUED),
     ],
 )
-def test_how_a_process_ends_is_how_its_job_goes_on(exit: Exit, why: Why, state: State) -> None:
+def test_how_a_process_ends_is_how_its_job_goes_on(exit: Exit, why: Why, state: JobState) -> None:
     trial = running()
     trial.pass_by(SECOND)
 
@@ -417,12 +417,13 @@ def test_lost_work_is_given_back_and_the_job_s_own_is_not() -> None:
     own.report(ran(5_000, saved_ms=2_000, exit=Exit.FAILED))
 
     assert Ended(
-        attempt=1, end_class=EndClass.PLATFORM, run_ms=5_000, kept_ms=2_000, over=False,
+        attempt=1, end_class=EndClass.PLATFORM, run_ms=5_000, kept_ms=2_000, job_finished=False,
         why=Why.LOST,
     ) == lost.told()[-1]  # fmt: skip
     assert (2_000, 2_000, 1) == (lost.job().ran_ms, lost.job().used, lost.job().requeues_left)
     assert Ended(
-        attempt=1, end_class=EndClass.USER, run_ms=5_000, kept_ms=None, over=True, why=Why.FAILED
+        attempt=1, end_class=EndClass.USER, run_ms=5_000, kept_ms=None, job_finished=True,
+        why=Why.FAILED,
     ) == own.told()[-1]  # fmt: skip
 
 
@@ -434,7 +435,7 @@ def test_a_dead_node_s_job_waits_again_after_a_margin() -> None:
     trial.pass_by(1)
 
     assert 1 == trial.expire()
-    assert (State.QUEUED, None) == (trial.job().state, trial.job().fence)
+    assert (JobState.QUEUED, None) == (trial.job().state, trial.job().fence)
     assert Denied.NODE_SILENT is trial.place()
 
 
@@ -457,9 +458,14 @@ def test_a_job_is_given_up_after_its_requeues() -> None:
     trial = running(spec=replace(SPEC, requeues=0))
     trial.report(ran(5_000, exit=Exit.GONE))
 
-    assert (State.FAILED, Why.GIVEN_UP) == (trial.job().state, trial.job().why)
+    assert (JobState.FAILED, Why.GIVEN_UP) == (trial.job().state, trial.job().why)
     assert trial.told()[-1] == Ended(
-        attempt=1, end_class=EndClass.PLATFORM, run_ms=5_000, kept_ms=0, over=True, why=Why.LOST
+        attempt=1,
+        end_class=EndClass.PLATFORM,
+        run_ms=5_000,
+        kept_ms=0,
+        job_finished=True,
+        why=Why.LOST,
     )
 
 
@@ -472,8 +478,8 @@ def test_a_lost_job_that_was_withdrawn_is_cancelled() -> None:
     gang.post(Withdraw(), 2)
     gang.report(ran(5_000, exit=Exit.STOPPED), node=N2)
 
-    assert State.CANCELLED is trial.job().state
-    assert State.CANCELLED is gang.job().state
+    assert JobState.CANCELLED is trial.job().state
+    assert JobState.CANCELLED is gang.job().state
 
 
 def test_a_preempted_job_stops_and_waits_again() -> None:
@@ -482,10 +488,10 @@ def test_a_preempted_job_stops_and_waits_again() -> None:
     assert trial.preempt() is None
     assert trial.preempt() is None
     [order] = trial.orders(ran(5_000))
-    assert (order.stop, State.STOPPING) == (True, trial.job().state)
+    assert (order.stop, JobState.STOPPING) == (True, trial.job().state)
     trial.report(ran(5_000, saved_ms=5_000, exit=Exit.STOPPED))
 
-    assert (State.QUEUED, Why.PREEMPTED) == (trial.job().state, trial.job().why)
+    assert (JobState.QUEUED, Why.PREEMPTED) == (trial.job().state, trial.job().why)
     assert Denied.FENCE_STALE is trial.preempt()
     assert Denied.FENCE_STALE is trial.preempt(("acme", JobId("another")))
 
@@ -518,7 +524,7 @@ def test_who_makes_room_for_its_own_org_pays_for_what_it_lost(
         trial.job().why, _ended(trial).kept_ms, _ended(trial).end_class,
     )  # fmt: skip
     assert (5_000 if kept_ms is None else kept_ms) == trial.job().ran_ms
-    assert (State.QUEUED, 1) == (trial.job().state, trial.job().preemptions)
+    assert (JobState.QUEUED, 1) == (trial.job().state, trial.job().preemptions)
 
 
 def failed(saved_ms: int = 2_000) -> Trial:
@@ -529,7 +535,9 @@ def failed(saved_ms: int = 2_000) -> Trial:
 
 
 def corrected(end_class: EndClass, kept_ms: int | None, *, over: bool = True) -> Corrected:
-    return Corrected(attempt=1, end_class=end_class, run_ms=5_000, kept_ms=kept_ms, over=over)
+    return Corrected(
+        attempt=1, end_class=end_class, run_ms=5_000, kept_ms=kept_ms, job_finished=over
+    )
 
 
 def test_whoever_answers_for_an_end_after_all_its_org_is_told_what_is_paid() -> None:
@@ -538,7 +546,7 @@ def test_whoever_answers_for_an_end_after_all_its_org_is_told_what_is_paid() -> 
     trial.post(Correct(attempt=1, end_class=EndClass.PLATFORM), 2)
 
     assert corrected(EndClass.PLATFORM, 2_000) == trial.told()[-1]
-    assert (2_000, 2_000, State.FAILED) == (
+    assert (2_000, 2_000, JobState.FAILED) == (
         trial.job().ran_ms, trial.job().used, trial.job().state,
     )  # fmt: skip
     assert (EndClass.PLATFORM, Why.FAILED) == (trial.lease().corrected, trial.lease().why)
@@ -611,7 +619,7 @@ def test_nobody_pays_for_grace_whoever_answers_for_the_end(
     trial.preempt(wanted_by=wanted_by)
     trial.report(ran(5_000, saved_ms=1_000, asked_ms=4_000))
     trial.report(ran(5_000, saved_ms=1_000, exit=Exit.STOPPED))
-    assert (State.FAILED, Why.GIVEN_UP) == (trial.job().state, trial.job().why)
+    assert (JobState.FAILED, Why.GIVEN_UP) == (trial.job().state, trial.job().why)
     trial.post(Correct(attempt=1, end_class=end_class), 2)
 
     assert corrected(end_class, kept_ms) == trial.told()[-1]
@@ -697,7 +705,7 @@ def test_a_finish_that_crosses_a_stop_is_a_finish() -> None:
     trial.preempt()
     trial.report(ran(5_000, exit=Exit.DONE))
 
-    assert State.SUCCEEDED is trial.job().state
+    assert JobState.SUCCEEDED is trial.job().state
 
 
 def test_a_withdrawn_job_that_starts_is_stopped() -> None:
@@ -710,7 +718,7 @@ def test_a_withdrawn_job_that_starts_is_stopped() -> None:
     assert order.stop
     trial.report(ran(0, exit=Exit.STOPPED))
 
-    assert State.CANCELLED is trial.job().state
+    assert JobState.CANCELLED is trial.job().state
     assert EndClass.USER is _ended(trial).end_class
 
 
@@ -728,10 +736,10 @@ def test_a_gang_ends_when_its_last_process_has() -> None:
     trial = running(GANG, spec=GANG_SPEC, hold_micros=120_000)
     trial.pass_by(SECOND)
     trial.report(ran(6_000, exit=Exit.DONE))
-    assert State.RUNNING is trial.job().state
+    assert JobState.RUNNING is trial.job().state
     trial.report(ran(5_500, exit=Exit.DONE), node=N2)
 
-    assert (State.SUCCEEDED, 6_000, 12_000) == (
+    assert (JobState.SUCCEEDED, 6_000, 12_000) == (
         trial.job().state, trial.lease().run_ms, trial.job().used,
     )  # fmt: skip
 
@@ -742,13 +750,13 @@ def test_a_gang_that_has_lost_a_node_is_stopped() -> None:
     while trial.now < T0 + LEASE_TTL + LEASE_MARGIN + 5 * SECOND:
         trial.pass_by(5 * SECOND).report(ran(5_000), node=N2)
     assert 1 == trial.expire()
-    assert (State.STOPPING, True) == (trial.job().state, trial.lease().live)
+    assert (JobState.STOPPING, True) == (trial.job().state, trial.lease().is_live)
     [order] = trial.orders(ran(5_000), node=N2)
     assert order.stop
     trial.report(ran(5_000), node=N1)  # too late: it counts as gone
     trial.report(ran(5_000, exit=Exit.STOPPED), node=N2)
 
-    assert (State.QUEUED, Why.LOST) == (trial.job().state, trial.job().why)
+    assert (JobState.QUEUED, Why.LOST) == (trial.job().state, trial.job().why)
 
 
 @pytest.mark.parametrize("failed_first", [True, False])
@@ -757,7 +765,7 @@ def test_a_gang_that_fails_because_it_has_lost_a_node_is_lost(failed_first: bool
     trial = running(GANG, spec=GANG_SPEC, hold_micros=120_000)
     if failed_first:
         trial.report(ran(5_000, exit=Exit.FAILED), node=N2)
-        assert Why.FAILED is trial.lease().stop
+        assert Why.FAILED is trial.lease().stop_reason
     while trial.now < T0 + LEASE_TTL + LEASE_MARGIN + 5 * SECOND:
         reading = () if failed_first else (ran(5_000),)
         trial.pass_by(5 * SECOND).report(*reading, node=N2)
@@ -765,7 +773,7 @@ def test_a_gang_that_fails_because_it_has_lost_a_node_is_lost(failed_first: bool
     if not failed_first:
         trial.report(ran(5_000, exit=Exit.FAILED), node=N2)
 
-    assert (Why.LOST, State.QUEUED) == (trial.lease().why, trial.job().state)
+    assert (Why.LOST, JobState.QUEUED) == (trial.lease().why, trial.job().state)
     assert (EndClass.PLATFORM, 0) == (_ended(trial).end_class, _ended(trial).kept_ms)
 
 
@@ -775,7 +783,7 @@ def test_a_gang_that_loses_a_node_as_its_hold_ends_has_not_failed() -> None:
     trial.report(ran(5_000), node=N1)
     trial.pass_by(20 * SECOND + LEASE_MARGIN).expire()
 
-    assert (Why.TIME_UP, State.EXPIRED) == (trial.lease().why, trial.job().state)
+    assert (Why.TIME_UP, JobState.EXPIRED) == (trial.lease().why, trial.job().state)
 
 
 @pytest.mark.parametrize(
@@ -802,7 +810,7 @@ def test_a_job_is_asked_to_stop_in_time() -> None:
     assert order.stop
     trial.report(ran(6_000, exit=Exit.KILLED))
 
-    assert (State.EXPIRED, EndClass.LIMIT) == (trial.job().state, _ended(trial).end_class)
+    assert (JobState.EXPIRED, EndClass.LIMIT) == (trial.job().state, _ended(trial).end_class)
 
 
 def test_a_job_is_asked_to_stop_before_its_hold_ends() -> None:
@@ -816,9 +824,9 @@ def test_a_job_is_asked_to_stop_before_its_hold_ends() -> None:
     trial.pass_by(9 * SECOND)
     trial.report(ran(19_000, saved_ms=10_000, exit=Exit.STOPPED))
 
-    assert (State.EXPIRED, Why.TIME_UP) == (trial.job().state, trial.job().why)
+    assert (JobState.EXPIRED, Why.TIME_UP) == (trial.job().state, trial.job().why)
     assert (EndClass.LIMIT, None, True) == (
-        _ended(trial).end_class, _ended(trial).kept_ms, _ended(trial).over,
+        _ended(trial).end_class, _ended(trial).kept_ms, _ended(trial).job_finished,
     )  # fmt: skip
 
 
@@ -832,28 +840,28 @@ def test_what_ends_with_its_hold_is_not_lost(exit: Exit | None) -> None:
     trial.pass_by(SECOND + LEASE_MARGIN)
     trial.expire()
 
-    assert (State.EXPIRED, Why.TIME_UP) == (trial.job().state, trial.job().why)
+    assert (JobState.EXPIRED, Why.TIME_UP) == (trial.job().state, trial.job().why)
 
 
 def test_a_node_that_is_lost_long_before_the_hold_ends_is_lost() -> None:
     trial = running(hold_until=T0 + 26 * SECOND)
     trial.pass_by(LEASE_TTL + LEASE_MARGIN).expire()
 
-    assert (State.QUEUED, Why.LOST) == (trial.job().state, trial.job().why)
+    assert (JobState.QUEUED, Why.LOST) == (trial.job().state, trial.job().why)
 
 
 def test_a_job_out_of_credits_stops_and_goes_on_after_a_top_up() -> None:
     """M5."""
     trial = running(hold_micros=15_000)
-    assert State.STOPPING is trial.job().state
+    assert JobState.STOPPING is trial.job().state
     trial.report(ran(5_000, exit=Exit.STOPPED))
-    assert (State.OUT_OF_CREDITS, False) == (trial.job().state, _ended(trial).over)
+    assert (JobState.OUT_OF_CREDITS, False) == (trial.job().state, _ended(trial).job_finished)
     assert Denied.NOT_QUEUED is trial.place()
     trial.post(HoldGrew(added=0, until=T0 + HOUR), 2)
-    assert (State.OUT_OF_CREDITS, T0 + HOUR) == (trial.job().state, trial.job().hold_until)
+    assert (JobState.OUT_OF_CREDITS, T0 + HOUR) == (trial.job().state, trial.job().hold_until)
     trial.post(GROWN, 3)
 
-    assert (State.QUEUED, Why.TOPPED_UP) == (trial.job().state, trial.job().why)
+    assert (JobState.QUEUED, Why.TOPPED_UP) == (trial.job().state, trial.job().why)
     lease = trial.place()
     assert isinstance(lease, Lease)
     assert 40_000 == lease.run_ms_max
@@ -865,7 +873,7 @@ def test_a_job_that_was_topped_up_while_it_stopped_waits_at_once() -> None:
     assert 45_000 == trial.lease().run_ms_max
     trial.report(ran(5_000, exit=Exit.STOPPED))
 
-    assert (State.QUEUED, Why.TOPPED_UP) == (trial.job().state, trial.job().why)
+    assert (JobState.QUEUED, Why.TOPPED_UP) == (trial.job().state, trial.job().why)
 
 
 def test_what_was_run_before_counts_although_it_costs_nothing() -> None:
@@ -887,8 +895,8 @@ def test_a_preempted_job_without_credits_for_another_run_waits_for_them() -> Non
     trial.report(ran(6_500, saved_ms=6_500, exit=Exit.STOPPED))
     poor = waiting(hold_micros=10_000)
 
-    assert (Why.PREEMPTED, State.OUT_OF_CREDITS) == (trial.lease().why, trial.job().state)
-    assert (State.OUT_OF_CREDITS, Why.OUT_OF_CREDITS) == (poor.job().state, poor.job().why)
+    assert (Why.PREEMPTED, JobState.OUT_OF_CREDITS) == (trial.lease().why, trial.job().state)
+    assert (JobState.OUT_OF_CREDITS, Why.OUT_OF_CREDITS) == (poor.job().state, poor.job().why)
 
 
 def test_what_waits_is_dropped_when_its_hold_ends() -> None:
@@ -899,7 +907,7 @@ def test_what_waits_is_dropped_when_its_hold_ends() -> None:
     assert 1 == trial.expire()
     assert 0 == trial.expire()
 
-    assert State.EXPIRED is trial.job().state
+    assert JobState.EXPIRED is trial.job().state
     assert [Dropped(end_class=EndClass.LIMIT, why=Why.HOLD_ENDED)] == trial.told()
 
 
@@ -909,14 +917,14 @@ def test_who_has_begun_and_finds_no_node_any_more_ends_with_its_hold() -> None:
     trial.pass_by(LEASE_TTL + LEASE_MARGIN)
     trial.expire()
     work = trial.work()
-    work.drop(N1)
-    work.drop(N2)
-    work.keep()
-    assert State.QUEUED is trial.job().state
+    work.remove_node(N1)
+    work.remove_node(N2)
+    work.commit()
+    assert JobState.QUEUED is trial.job().state
     trial.pass_by(trial.job().hold_until - trial.now)
     trial.expire()
 
-    assert State.EXPIRED is trial.job().state
+    assert JobState.EXPIRED is trial.job().state
     assert Dropped(end_class=EndClass.LIMIT, why=Why.HOLD_ENDED) == trial.told()[-1]
 
 
@@ -925,10 +933,10 @@ def test_late_usage_leaves_less_for_the_attempt_that_runs() -> None:
     trial = running(hold_micros=30_000, run_ms=100_000, spec=replace(SPEC, requeues=9))
     trial.pass_by(16 * SECOND)
     trial.report(ran(21_000))
-    assert State.STOPPING is trial.job().state
+    assert JobState.STOPPING is trial.job().state
     trial.pass_by(LEASE_TTL + LEASE_MARGIN)
     trial.expire()
-    assert (State.OUT_OF_CREDITS, 21_000) == (trial.job().state, trial.job().used)
+    assert (JobState.OUT_OF_CREDITS, 21_000) == (trial.job().state, trial.job().used)
     trial.report()
     trial.post(GROWN, 2)
     lease = trial.place()
@@ -956,8 +964,10 @@ def test_late_usage_leaves_less_for_the_attempt_that_runs() -> None:
 )
 def test_a_clock_at_the_wrong_rate_is_noticed(rate: int, span: int, differ: bool) -> None:
     """Whatever messages took: only what is certain is told (IS7, N2)."""
-    first = ClockMark(at=0, heard=T0 - SECOND, came=T0 + SECOND)
-    second = ClockMark(at=span * rate // 100, heard=T0 + span - SECOND, came=T0 + span + SECOND)
+    first = ClockSample(sent_at=0, answered_at=T0 - SECOND, received_at=T0 + SECOND)
+    second = ClockSample(
+        sent_at=span * rate // 100, answered_at=T0 + span - SECOND, received_at=T0 + span + SECOND
+    )
 
     assert differ is clocks_differ(first, second)
 
@@ -975,9 +985,12 @@ def test_an_operator_lets_a_node_be_believed_again() -> None:
     trial = waiting()
     assert _beats(trial, rate=50).wrong_clock
     work = trial.work()
-    assert rules.use(work, N1, NodeState.READY)
-    work.keep()
-    assert (False, None) == (trial.pool.machines[N1].wrong_clock, trial.pool.machines[N1].mark)
+    assert rules.set_node_state(work, N1, NodeState.READY)
+    work.commit()
+    assert (False, None) == (
+        trial.pool.machines[N1].wrong_clock,
+        trial.pool.machines[N1].clock_sample,
+    )
     assert not _beats(trial, rate=100, boot=2).wrong_clock
     assert isinstance(trial.place(), Lease)
     assert _beats(trial, rate=50, boot=3).wrong_clock, "it still has to be right"
@@ -990,18 +1003,18 @@ def test_a_new_start_is_compared_with_itself() -> None:
     machine = _beats(trial, rate=100, boot=2)
 
     assert not machine.wrong_clock
-    assert machine.mark is not None
-    assert 0 == machine.mark.at
+    assert machine.clock_sample is not None
+    assert 0 == machine.clock_sample.sent_at
 
 
 def _beats(trial: Trial, rate: int, boot: int = 1) -> PoolNode:
     began = trial.now
     for n in range(100, 120):
         at = (trial.now - began) * rate // 100
-        told = NodeReport(node=N1, boot=boot, n=n, at=at, heard=trial.now)
+        told = NodeReport(node=N1, boot=boot, n=n, at=at, answered_at=trial.now)
         work = trial.work()
-        report(work, told)
-        work.keep()
+        receive_report(work, told)
+        work.commit()
         trial.pass_by(5 * SECOND)
     return trial.pool.machines[N1]
 
@@ -1015,24 +1028,34 @@ def test_a_plan_is_written_as_far_as_nothing_stands_against_it() -> None:
     other, third = ("rival", JobId("job")), ("rival", JobId("third"))
     for one in (other, third):
         trial.post(asking(), 1, one)
-    start = Start(job=name_of(third), gpu_type="H100", pieces=_gpu(1), why=Turn.TURN)
+    start = Start(job=cluster_name(third), gpu_type="H100", pieces=_gpu(1), why=Turn.TURN)
     ask = Preempt(
-        job=name_of(JOB), wanted_by=name_of(other), right="share", lost=0, stops_at=trial.now
+        job=cluster_name(JOB),
+        wanted_by=cluster_name(other),
+        right="share",
+        lost=0,
+        stops_at=trial.now,
     )
-    keep = EarmarkGpus(job=name_of(other), gpu_type="H100", pieces=ON_N1, victims=(name_of(JOB),))
-    promise = Promise(job=name_of(other), at=trial.now + HOUR, since=trial.now, nodes=())
+    keep = EarmarkGpus(
+        job=cluster_name(other), gpu_type="H100", pieces=ON_N1, victims=(cluster_name(JOB),)
+    )
+    promise = Promise(job=cluster_name(other), at=trial.now + HOUR, since=trial.now, nodes=())
     work = trial.work()
-    written = rules.write(work, trial.epoch, [start, ask, keep, promise])
-    work.keep()
+    written = rules.carry_out(work, trial.epoch, [start, ask, keep, promise])
+    work.commit()
     assert ([third], [JOB], ()) == (
-        [lease.key for lease in written.placed], list(written.asked), written.denied,
+        [lease.key for lease in written.placed], list(written.stopping), written.denied,
     )  # fmt: skip
-    assert Why.PREEMPTED is trial.lease().stop
+    assert Why.PREEMPTED is trial.lease().stop_reason
     mark = trial.job(other).earmark
     assert mark is not None
-    assert (name_of(other), ON_N1, (name_of(JOB),)) == (mark.job, mark.pieces, mark.victims)
+    assert (cluster_name(other), ON_N1, (cluster_name(JOB),)) == (
+        mark.job,
+        mark.pieces,
+        mark.victims,
+    )
 
-    again = rules.write(trial.work(), trial.epoch + 1, [start, ask, keep])
+    again = rules.carry_out(trial.work(), trial.epoch + 1, [start, ask, keep])
     assert ((), (), (Denied.EPOCH_STALE,) * 3, 0) == again
 
 
@@ -1043,34 +1066,40 @@ def test_nobody_makes_room_for_a_job_that_is_gone() -> None:
     trial.post(asking(), 1, other)
     trial.post(Withdraw(), 2, other)
     ask = Preempt(
-        job=name_of(JOB), wanted_by=name_of(other), right="share", lost=0, stops_at=trial.now
+        job=cluster_name(JOB),
+        wanted_by=cluster_name(other),
+        right="share",
+        lost=0,
+        stops_at=trial.now,
     )
-    keep = EarmarkGpus(job=name_of(other), gpu_type="H100", pieces=ON_N1, victims=(name_of(JOB),))
-    unknown = replace(keep, job=name_of(("rival", JobId("unknown"))))
+    keep = EarmarkGpus(
+        job=cluster_name(other), gpu_type="H100", pieces=ON_N1, victims=(cluster_name(JOB),)
+    )
+    unknown = replace(keep, job=cluster_name(("rival", JobId("unknown"))))
 
-    written = rules.write(trial.work(), trial.epoch, [ask, keep, unknown])
+    written = rules.carry_out(trial.work(), trial.epoch, [ask, keep, unknown])
 
-    assert ((), (Denied.NOT_QUEUED,) * 3) == (written.asked, written.denied)
-    assert trial.lease().stop is None
+    assert ((), (Denied.NOT_QUEUED,) * 3) == (written.stopping, written.denied)
+    assert trial.lease().stop_reason is None
 
 
 def test_what_is_kept_for_a_job_is_so_until_it_has_it_or_cannot_have_it() -> None:
     """Else it would be tried again and again (S5)."""
     for other_takes_it in (False, True):
         trial = waiting()
-        mark = EarmarkGpus(job=name_of(JOB), gpu_type="H100", pieces=ON_N1, victims=())
+        mark = EarmarkGpus(job=cluster_name(JOB), gpu_type="H100", pieces=ON_N1, victims=())
         work = trial.work()
-        rules.write(work, trial.epoch, [mark])
-        work.keep()
+        rules.carry_out(work, trial.epoch, [mark])
+        work.commit()
         if other_takes_it:
             trial.post(asking(), 1, OTHER)
             trial.place(key=OTHER)
-        start = Start(job=name_of(JOB), gpu_type="H100", pieces=ON_N1, why=Turn.FREED)
+        start = Start(job=cluster_name(JOB), gpu_type="H100", pieces=ON_N1, why=Turn.FREED)
         assert trial.job().earmark is not None
-        assert (Denied.EPOCH_STALE,) == rules.write(trial.work(), 0, [start]).denied
+        assert (Denied.EPOCH_STALE,) == rules.carry_out(trial.work(), 0, [start]).denied
         work = trial.work()
-        written = rules.write(work, trial.epoch, [start])
-        work.keep()
+        written = rules.carry_out(work, trial.epoch, [start])
+        work.commit()
         assert other_takes_it == (written.denied == (Denied.SLOT_TAKEN,))
         assert trial.job().earmark is None
 
@@ -1083,12 +1112,12 @@ def test_a_node_is_described_anew_but_for_gpus_that_are_in_use() -> None:
     node = trial.pool.machines[N1].node
     work = trial.work()
 
-    assert rules.register(work, node) is None
+    assert rules.register_node(work, node) is None
     assert {} == work.machines_new
-    assert Denied.NODE_BUSY is rules.register(work, replace(node, gpus=4))
-    assert rules.register(work, replace(node, labels=("nvme",))) is None
-    assert rules.register(work, replace(node, id=NodeId("n3"))) is None
-    work.keep()
+    assert Denied.NODE_BUSY is rules.register_node(work, replace(node, gpus=4))
+    assert rules.register_node(work, replace(node, labels=("nvme",))) is None
+    assert rules.register_node(work, replace(node, id=NodeId("n3"))) is None
+    work.commit()
     assert (("nvme",), 2) == (trial.pool.machines[N1].node.labels, node.gpus)
     assert NodeId("n3") in trial.pool.machines
 
@@ -1099,7 +1128,7 @@ def test_what_a_node_has_never_started_has_not_begun() -> None:
     trial.place()
     trial.pass_by(SECOND).report(ran(0, exit=Exit.GONE))
 
-    assert Started(attempt=1, gpu_type="H100", at=T0, run_ms=60_000) == trial.told()[0]
+    assert Started(attempt=1, gpu_type="H100", started_at=T0, run_ms=60_000) == trial.told()[0]
     assert 0 == _ended(trial).run_ms
 
 
@@ -1110,7 +1139,7 @@ def test_what_was_cut_off_has_run() -> None:
 
     started = trial.told()[0]
     assert isinstance(started, Started)
-    assert T0 + 2 * SECOND == started.at
+    assert T0 + 2 * SECOND == started.started_at
     assert (3_000, 0) == (_ended(trial).run_ms, _ended(trial).kept_ms)
 
 

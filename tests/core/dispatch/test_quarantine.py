@@ -5,14 +5,14 @@ import pytest
 from bursar.core.dispatch import pool as rules
 from bursar.core.dispatch.cluster_sync import ClusterMirror
 from bursar.core.dispatch.quarantine import (
-    BEGUN_MS,
-    FIRST,
-    FORGIVEN,
-    JOBS,
-    MOST,
-    WITHIN,
+    FIRST_QUARANTINE,
+    JOBS_MIN,
+    MIN_RUN_MS,
+    MISHAP_WINDOW,
+    QUARANTINE_MAX,
+    RESET_AFTER,
     is_quarantined,
-    standing,
+    state_of,
 )
 from bursar.core.dispatch.reports import Reading
 from bursar.core.dispatch.state import NO_TROUBLE, Exit, JobKey, Lease, Trouble
@@ -68,25 +68,25 @@ class Troubled(Trial):
 
     def stands(self, node: NodeId = N1) -> NodeState:
         self.hear()
-        return standing(self.pool.machines[node], self.now)
+        return state_of(self.pool.machines[node], self.now)
 
     def add(self, *nodes: NodeId, gpu_type: str = "H100") -> None:
         work = self.work()
         for node in nodes:
-            rules.register(work, Node(id=node, gpu_type=gpu_type, gpus=2))
-        work.keep()
+            rules.register_node(work, Node(id=node, gpu_type=gpu_type, gpus=2))
+        work.commit()
         self.hear()
 
 
 def test_several_jobs_that_are_lost_at_once_speak_against_a_node() -> None:
     """It gets no more leases, until time has passed."""
     trial = Troubled()
-    for _ in range(JOBS - 1):
+    for _ in range(JOBS_MIN - 1):
         trial.attempt(Exit.GONE)
         assert NodeState.READY is trial.stands()
     trial.attempt(Exit.GONE)
     assert NodeState.QUARANTINED is trial.stands()
-    assert (NodeState.READY, 1) == (trial.stands(N2), trial.trouble().times)
+    assert (NodeState.READY, 1) == (trial.stands(N2), trial.trouble().quarantines)
     assert Denied.NODE_NOT_READY is trial.attempt(Exit.GONE)
     trial.pass_by(trial.trouble().until - trial.now - 1)
     assert NodeState.QUARANTINED is trial.stands()
@@ -109,7 +109,7 @@ def test_one_job_that_is_lost_again_and_again_speaks_against_itself() -> None:
 def test_programs_of_one_org_that_fail_are_its_own_business() -> None:
     """However many; if others fail there as well, it is the node's."""
     trial = Troubled()
-    for _ in range(2 * JOBS):
+    for _ in range(2 * JOBS_MIN):
         trial.attempt(Exit.FAILED)
         assert NodeState.READY is trial.stands()
     trial.attempt(Exit.FAILED, org="other")
@@ -123,7 +123,7 @@ def test_what_has_run_well_excuses_what_failed_and_not_what_was_lost() -> None:
     trial.attempt(Exit.GONE)
     trial.attempt(Exit.DONE)
     assert [True] == [one.lost for one in trial.trouble().mishaps]
-    trial.attempt(Exit.FAILED, BEGUN_MS)
+    trial.attempt(Exit.FAILED, MIN_RUN_MS)
     trial.attempt(Exit.FAILED)
     assert NodeState.READY is trial.stands()
     trial.attempt(Exit.FAILED)
@@ -133,8 +133,8 @@ def test_what_has_run_well_excuses_what_failed_and_not_what_was_lost() -> None:
 
 def test_what_was_lost_later_on_or_stopped_is_no_mishap() -> None:
     trial = Troubled()
-    for _ in range(JOBS):
-        trial.attempt(Exit.GONE, BEGUN_MS)
+    for _ in range(JOBS_MIN):
+        trial.attempt(Exit.GONE, MIN_RUN_MS)
         trial.attempt(Exit.STOPPED)
         trial.attempt(Exit.KILLED)
 
@@ -145,7 +145,7 @@ def test_mishaps_are_forgotten() -> None:
     trial = Troubled()
     trial.attempt(Exit.GONE)
     trial.attempt(Exit.GONE)
-    trial.pass_by(WITHIN)
+    trial.pass_by(MISHAP_WINDOW)
     trial.attempt(Exit.GONE)
 
     assert NodeState.READY is trial.stands()
@@ -168,16 +168,19 @@ def test_each_quarantine_in_a_row_is_twice_as_long() -> None:
     trial = Troubled()
     spans = []
     for _ in range(11):
-        for _ in range(JOBS):
+        for _ in range(JOBS_MIN):
             trial.attempt(Exit.GONE)
         spans.append(trial.trouble().until - trial.now)
         trial.now = trial.trouble().until
-    assert [FIRST << times for times in range(9)] + [MOST, MOST] == spans
-    trial.pass_by(FORGIVEN)
-    for _ in range(JOBS):
+    assert [FIRST_QUARANTINE << times for times in range(9)] + [
+        QUARANTINE_MAX,
+        QUARANTINE_MAX,
+    ] == spans
+    trial.pass_by(RESET_AFTER)
+    for _ in range(JOBS_MIN):
         trial.attempt(Exit.GONE)
 
-    assert FIRST == trial.trouble().until - trial.now
+    assert FIRST_QUARANTINE == trial.trouble().until - trial.now
 
 
 def test_the_last_node_of_a_type_stays() -> None:
@@ -185,7 +188,7 @@ def test_the_last_node_of_a_type_stays() -> None:
     trial = Troubled()
     trial.add(N3, gpu_type="A100")
     for node in (N1, N2):
-        for _ in range(JOBS):
+        for _ in range(JOBS_MIN):
             trial.attempt(Exit.GONE, on=(Piece(node, (0,), 1),))
 
     assert (NodeState.QUARANTINED, NodeState.READY) == (trial.stands(N1), trial.stands(N2))
@@ -196,9 +199,9 @@ def test_the_only_one_that_is_ready_stays() -> None:
     """Others that are drained are no help either."""
     trial = Troubled()
     work = trial.work()
-    rules.use(work, N2, NodeState.DRAINING)
-    work.keep()
-    for _ in range(JOBS):
+    rules.set_node_state(work, N2, NodeState.DRAINING)
+    work.commit()
+    for _ in range(JOBS_MIN):
         trial.attempt(Exit.GONE)
 
     assert NodeState.READY is trial.stands()
@@ -210,7 +213,7 @@ def test_at_most_a_quarter_is_in_quarantine_at_a_time(more: int, most: int) -> N
     trial = Troubled()
     trial.add(*(NodeId(f"more-{number}") for number in range(more)))
     for node in sorted(trial.pool.machines):
-        for _ in range(JOBS):
+        for _ in range(JOBS_MIN):
             trial.attempt(Exit.GONE, on=(Piece(node, (0,), 1),))
     away = [one for one in trial.pool.machines.values() if is_quarantined(one, trial.now)]
 
@@ -219,17 +222,17 @@ def test_at_most_a_quarter_is_in_quarantine_at_a_time(more: int, most: int) -> N
 
 def test_an_operator_ends_it() -> None:
     trial = Troubled()
-    for _ in range(JOBS):
+    for _ in range(JOBS_MIN):
         trial.attempt(Exit.GONE)
     work = trial.work()
-    assert rules.use(work, N1, NodeState.DRAINING)
-    assert rules.use(work, N2, NodeState.READY)
-    assert not rules.use(work, NodeId("nobody"), NodeState.READY)
-    work.keep()
+    assert rules.set_node_state(work, N1, NodeState.DRAINING)
+    assert rules.set_node_state(work, N2, NodeState.READY)
+    assert not rules.set_node_state(work, NodeId("nobody"), NodeState.READY)
+    work.commit()
     assert NodeState.QUARANTINED is trial.stands(), "drained or not"
     work = trial.work()
-    assert rules.use(work, N1, NodeState.READY)
-    work.keep()
+    assert rules.set_node_state(work, N1, NodeState.READY)
+    work.commit()
 
     assert (NodeState.READY, NO_TROUBLE) == (trial.stands(), trial.trouble())
 
@@ -237,7 +240,7 @@ def test_an_operator_ends_it() -> None:
 def test_the_scheduler_places_nothing_there_and_hears_when_it_ends() -> None:
     trial = Troubled()
     follower = ClusterMirror(PoolPolicy(tiers=(PAID,)), trial.now)
-    for _ in range(JOBS):
+    for _ in range(JOBS_MIN):
         trial.attempt(Exit.GONE)
     trial.hear()
     follower.follow(trial.pool, (), trial.now)
@@ -257,7 +260,7 @@ def test_what_a_node_can_be_used_for() -> None:
     ordered = replace(machine, node=replace(machine.node, state=NodeState.ON_ORDER, ready_at=1))
     draining = replace(away, node=replace(machine.node, state=NodeState.DRAINING))
 
-    assert NodeState.QUARANTINED is standing(away, T0)
-    assert NodeState.ON_ORDER is standing(replace(ordered, heard_at=None), T0)
-    assert NodeState.DEAD is standing(replace(draining, heard_at=None), T0)
-    assert NodeState.DRAINING is standing(replace(draining, trouble=NO_TROUBLE), T0)
+    assert NodeState.QUARANTINED is state_of(away, T0)
+    assert NodeState.ON_ORDER is state_of(replace(ordered, reported_at=None), T0)
+    assert NodeState.DEAD is state_of(replace(draining, reported_at=None), T0)
+    assert NodeState.DRAINING is state_of(replace(draining, trouble=NO_TROUBLE), T0)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bursar.core.dispatch.job_lifecycle import State
-from bursar.core.dispatch.state import Exit, key_of, name_of
+from bursar.core.dispatch.job_lifecycle import JobState
+from bursar.core.dispatch.state import Exit, cluster_name, key_of_name
 from bursar.core.ids import JobId
 from bursar.core.refusal import InvariantBroken
 from bursar.core.value import replace
@@ -18,7 +18,7 @@ def test_messages_wait_until_they_are_acknowledged() -> None:
     for _ in range(2):
         work = trial.work()
         work.acknowledge(JOB, 2)
-        work.keep()
+        work.commit()
 
         assert [(JOB, 3)] == list(trial.pool.outbox)
 
@@ -29,16 +29,16 @@ def test_what_is_over_can_be_left_out() -> None:
     trial.post(asking(), 1, OTHER)
     trial.report(ran(5_000, exit=Exit.DONE))
     trial.pool.forget_ended()
-    trial.pool.forget_over()
+    trial.pool.forget_finished()
 
-    assert ([OTHER], {}, []) == (list(trial.pool.jobs), trial.pool.leases, trial.pool.changes)
-    assert ({}, {}) == (trial.pool.over, trial.pool.ended)
+    assert ([OTHER], {}, []) == (list(trial.pool.jobs), trial.pool.leases, trial.pool.changed_jobs)
+    assert ({}, {}) == (trial.pool.finished, trial.pool.ended)
 
 
 def test_a_name_in_a_cluster_is_a_job_of_an_org() -> None:
     job = "acme", JobId("a/b")
 
-    assert job == key_of(name_of(job))
+    assert job == key_of_name(cluster_name(job))
 
 
 def test_what_a_transaction_has_written_it_reads() -> None:
@@ -48,7 +48,7 @@ def test_what_a_transaction_has_written_it_reads() -> None:
 
     assert [7] == [job.requeues_left for job in [work.job(JOB)] if job]
     assert 2 == trial.job().requeues_left
-    work.keep()
+    work.commit()
     assert 7 == trial.job().requeues_left
 
 
@@ -57,7 +57,7 @@ def test_half_a_lease_is_a_bug() -> None:
     job = waiting().job()
 
     with pytest.raises(InvariantBroken, match="half a lease"):
-        replace(job, state=State.RUNNING)
+        replace(job, state=JobState.RUNNING)
     with pytest.raises(InvariantBroken, match="half a lease"):
         replace(job, fence=1)
     with pytest.raises(InvariantBroken, match="negative"):

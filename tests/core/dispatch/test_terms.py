@@ -1,7 +1,7 @@
 """A scheduler's cluster under the policy and the slices that its pool was told (B4, S3)."""
 
-from bursar.core.dispatch.cluster_sync import ClusterMirror, carried_over
-from bursar.core.dispatch.state import Exit, Lease, PolicyInForce, name_of
+from bursar.core.dispatch.cluster_sync import ClusterMirror, convert_usage
+from bursar.core.dispatch.state import Exit, Lease, PolicyInForce, cluster_name
 from bursar.core.ids import JobId
 from bursar.core.instant import DAY, HOUR, MINUTE
 from bursar.core.quota_slices import GPUS, NOTHING, Slice
@@ -12,7 +12,7 @@ from bursar.core.scheduling.plan import carry_out
 from bursar.core.value import replace
 from tests.support.dispatch_pool import JOB, Trial, asking, ran, running, waiting
 
-NAME = name_of(JOB)
+NAME = cluster_name(JOB)
 SECOND_JOB = "acme", JobId("second")
 QUOTA = "quota acme/q"
 SHIPPED = PoolPolicy(tiers=(PAID,))
@@ -23,23 +23,23 @@ HEAVY = PolicyInForce(n=7, policy=PoolPolicy(tiers=(replace(PAID, weight=9),)))
 def follower(trial: Trial) -> ClusterMirror:
     found = ClusterMirror(SHIPPED, trial.now)
     found.follow(trial.pool, trial.pool.jobs, trial.now)
-    trial.pool.forget_over()
+    trial.pool.forget_finished()
     return found
 
 
 def followed(found: ClusterMirror, trial: Trial) -> bool:
-    news = found.follow(trial.pool, trial.pool.changes, trial.now)
-    trial.pool.forget_over()
+    news = found.follow(trial.pool, trial.pool.changed_jobs, trial.now)
+    trial.pool.forget_finished()
     return news
 
 
 def told(trial: Trial, *slices: Slice, policy: PolicyInForce | None = None) -> None:
     work = trial.work()
     for one in slices:
-        work.quotas.allot(one)
+        work.quotas.put_slice(one)
     if policy is not None:
         work.adopt(policy)
-    work.keep()
+    work.commit()
 
 
 def limits(cluster: Cluster) -> dict[str, Share]:
@@ -92,7 +92,7 @@ def test_another_half_life_leaves_what_was_used_as_it_is_now() -> None:
     assert before > 0
     assert abs(before - after) <= 1
     snapshot = found.cluster.snapshot()
-    assert snapshot.usage == carried_over(snapshot, 5)
+    assert snapshot.usage == convert_usage(snapshot, 5)
 
 
 def test_a_slice_that_grows_lets_the_next_job_start() -> None:
@@ -100,13 +100,13 @@ def test_a_slice_that_grows_lets_the_next_job_start() -> None:
     trial.post(asking(), 1, SECOND_JOB)
     told(trial, ONE)
     found = follower(trial)
-    told_before = found.told
+    told_before = found.recorder
     assert () == carry_out(found.cluster, trial.now).decisions
 
     told(trial, replace(ONE, n=2, granted=((GPUS, 2),)))
     assert followed(found, trial)
 
-    assert told_before is found.told, "a ceiling changes in place"
+    assert told_before is found.recorder, "a ceiling changes in place"
     assert 1 == len(carry_out(found.cluster, trial.now).decisions)
 
 
@@ -148,11 +148,11 @@ def test_ceilings_that_change_are_replayed() -> None:
     trial.post(asking(), 1, SECOND_JOB)
     told(trial, ONE)
     found = follower(trial)
-    found.told.begin_window()
+    found.recorder.begin_window()
     told(trial, replace(ONE, n=2, granted=((GPUS, 2),)))
     followed(found, trial)
-    found.told.record_decisions(carry_out(found.cluster, trial.now).decisions)
-    recorded = found.told.take()
+    found.recorder.record_decisions(carry_out(found.cluster, trial.now).decisions)
+    recorded = found.recorder.take()
     assert recorded.snapshot is not None
     again = Cluster.from_snapshot(recorded.snapshot)
 
@@ -169,7 +169,7 @@ def test_a_job_that_is_over_leaves_before_the_policy_changes() -> None:
     trial.report(ran(6_000, exit=Exit.DONE))
     told(trial, policy=HEAVY)
     del trial.pool.jobs[JOB]
-    trial.pool.changes.clear()
+    trial.pool.changed_jobs.clear()
 
     assert found.follow(trial.pool, (), trial.now)
     assert () == found.cluster.running[NAME].job.limit_names

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import MINUTE
 from bursar.core.jobs.arrays import (
@@ -180,9 +180,9 @@ def test_the_first_element_that_starts_lets_the_array_run() -> None:
     first, second = trial.elements()
     trial.tell(first.id, STARTED, RanSoFar(attempt=1, run_ms=1_000))
     array = trial.job(ARRAY)
-    assert (State.RUNNING, "started", T0) == (array.state, array.why, array.started_at)
+    assert (JobState.RUNNING, "started", T0) == (array.state, array.why, array.started_at)
     assert ("started", "running", 0, 180_000) == trial.steps(ARRAY)[-1]
-    trial.tell(second.id, replace(STARTED, at=T0 + 1))
+    trial.tell(second.id, replace(STARTED, started_at=T0 + 1))
 
     assert (T0, 2) == (trial.job(ARRAY).started_at, len(trial.steps(ARRAY)))
 
@@ -192,7 +192,7 @@ def test_an_array_that_was_cancelled_before_a_start_was_known_is_stopping() -> N
     trial.cancel(ARRAY)
     trial.tell(trial.elements()[0].id, STARTED)
 
-    assert State.STOPPING is trial.job(ARRAY).state
+    assert JobState.STOPPING is trial.job(ARRAY).state
     assert ("started", "stopping", 0, 120_000) == trial.steps(ARRAY)[-1]
 
 
@@ -221,39 +221,39 @@ def test_elements_are_counted_by_how_they_end() -> None:
 @pytest.mark.parametrize(
     ("changes", "cancelled", "end"),
     [
-        ({"succeeded": 5}, False, (State.SUCCEEDED, Why.FINISHED, EndClass.USER)),
-        ({"succeeded": 4, "failed": 1}, False, (State.FAILED, Why.FAILED, EndClass.USER)),
-        ({"failed": 1, "expired": 1}, False, (State.FAILED, Why.FAILED, EndClass.USER)),
+        ({"succeeded": 5}, False, (JobState.SUCCEEDED, Why.FINISHED, EndClass.USER)),
+        ({"succeeded": 4, "failed": 1}, False, (JobState.FAILED, Why.FAILED, EndClass.USER)),
+        ({"failed": 1, "expired": 1}, False, (JobState.FAILED, Why.FAILED, EndClass.USER)),
         (
             {"succeeded": 3, "expired": 1, "cancelled": 1},
             False,
-            (State.EXPIRED, Why.TIME_UP, EndClass.LIMIT),
+            (JobState.EXPIRED, Why.TIME_UP, EndClass.LIMIT),
         ),
         (
             {"succeeded": 3, "begun": 3},
             False,
-            (State.EXPIRED, Why.HOLD_ENDED, EndClass.LIMIT),
+            (JobState.EXPIRED, Why.HOLD_ENDED, EndClass.LIMIT),
         ),
         (
             {"succeeded": 4, "cancelled": 1},
             False,
-            (State.CANCELLED, Why.CANCELLED, EndClass.USER),
+            (JobState.CANCELLED, Why.CANCELLED, EndClass.USER),
         ),
         (
             {"failed": 4, "cancelled": 1},
             True,
-            (State.CANCELLED, Why.CANCELLED, EndClass.USER),
+            (JobState.CANCELLED, Why.CANCELLED, EndClass.USER),
         ),
         (
             {"succeeded": 3, "begun": 3},
             True,
-            (State.CANCELLED, Why.CANCELLED, EndClass.USER),
+            (JobState.CANCELLED, Why.CANCELLED, EndClass.USER),
         ),
-        ({"succeeded": 5}, True, (State.SUCCEEDED, Why.FINISHED, EndClass.USER)),
+        ({"succeeded": 5}, True, (JobState.SUCCEEDED, Why.FINISHED, EndClass.USER)),
     ],
 )
 def test_an_array_ends_by_the_worst_that_happened_to_an_element(
-    changes: dict[str, Any], cancelled: bool, end: tuple[State, Why, EndClass]
+    changes: dict[str, Any], cancelled: bool, end: tuple[JobState, Why, EndClass]
 ) -> None:
     """A cancellation that came too late for all elements is none."""
     array = progress(**{"begun": 5, "closed": True, **changes})
@@ -270,7 +270,7 @@ def test_an_array_ends_with_its_last_element() -> None:
     trial.advance()
 
     job = trial.job(ARRAY)
-    assert (State.SUCCEEDED, "finished", T0 + MINUTE) == (job.state, job.why, job.ended_at)
+    assert (JobState.SUCCEEDED, "finished", T0 + MINUTE) == (job.state, job.why, job.ended_at)
     assert (EndClass.USER, True) == (job.end_class, trial.array().done)
     assert ("finished", "succeeded", 2_000, 0) == trial.steps(ARRAY)[-1]
     assert CREDITS - 2_000 == trial.available
@@ -285,7 +285,7 @@ def test_a_cancelled_array_ends_when_its_elements_have() -> None:
         trial.tell(element.id, CANCELLED)
     trial.advance()
 
-    assert (State.CANCELLED, CREDITS) == (trial.job(ARRAY).state, trial.available)
+    assert (JobState.CANCELLED, CREDITS) == (trial.job(ARRAY).state, trial.available)
 
 
 def test_an_array_whose_hold_was_closed_before_ends_all_the_same() -> None:
@@ -296,5 +296,5 @@ def test_an_array_whose_hold_was_closed_before_ends_all_the_same() -> None:
     outcome = trial.advance()
 
     assert isinstance(outcome, Refusal)
-    assert (State.EXPIRED, "hold_ended") == (trial.job(ARRAY).state, trial.job(ARRAY).why)
+    assert (JobState.EXPIRED, "hold_ended") == (trial.job(ARRAY).state, trial.job(ARRAY).why)
     assert (EndClass.LIMIT, True) == (trial.job(ARRAY).end_class, trial.array().done)

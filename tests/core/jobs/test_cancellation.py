@@ -1,6 +1,6 @@
 """Cancelling a job, or an array with its elements (M3, M4)."""
 
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.ids import HoldId
 from bursar.core.jobs.cancellation import CancelJob, cancel_command, cancel_key
 from bursar.core.jobs.result_cache import Sharing
@@ -39,7 +39,7 @@ def test_a_waiting_job_is_withdrawn_and_keeps_its_hold() -> None:
     trial = submitted()
     trial.cancel()
 
-    assert (State.QUEUED, "submitted", True) == (
+    assert (JobState.QUEUED, "submitted", True) == (
         trial.job().state,
         trial.job().why,
         trial.job().withdrawn,
@@ -53,8 +53,8 @@ def test_a_running_job_is_stopping() -> None:
     trial.tell(JOB, STARTED, RanSoFar(attempt=1, run_ms=1_000))
     trial.cancel()
 
-    assert (State.STOPPING, "asked") == (trial.job().state, trial.job().why)
-    assert ("asked", "stopping", 1_000, 59_000) == trial.steps()[-1]
+    assert (JobState.STOPPING, "stop_requested") == (trial.job().state, trial.job().why)
+    assert ("stop_requested", "stopping", 1_000, 59_000) == trial.steps()[-1]
     assert [Withdraw()] == trial.sent()[1:]
 
 
@@ -110,7 +110,7 @@ def test_an_array_is_cancelled_with_its_elements_and_what_has_not_begun() -> Non
     trial.cancel(ARRAY)
     runs, waits = trial.elements()
 
-    assert (State.STOPPING, State.QUEUED) == (runs.state, waits.state)
+    assert (JobState.STOPPING, JobState.QUEUED) == (runs.state, waits.state)
     assert (True, True, True) == (trial.job(ARRAY).withdrawn, runs.withdrawn, waits.withdrawn)
     assert [[Withdraw()], [Withdraw()], []] == [
         trial.sent(runs.id)[1:],
@@ -133,8 +133,8 @@ def test_a_running_element_and_its_array_take_a_step() -> None:
     runs, waits = trial.elements()
     trial.cancel(ARRAY)
 
-    assert ("asked", "stopping", 1_000, 59_000) == trial.steps(runs.id)[-1]
-    assert ("asked", "stopping") == trial.steps(ARRAY)[-1][:2]
+    assert ("stop_requested", "stopping", 1_000, 59_000) == trial.steps(runs.id)[-1]
+    assert ("stop_requested", "stopping") == trial.steps(ARRAY)[-1][:2]
     assert 1 == len(trial.steps(waits.id))
 
 
@@ -143,7 +143,7 @@ def test_the_step_of_a_cancelled_array_has_the_figures_of_all_its_elements() -> 
     trial = begun()
     trial.cancel(ARRAY)
 
-    assert ("asked", "stopping", 1_000, 119_000) == trial.steps(ARRAY)[-1]
+    assert ("stop_requested", "stopping", 1_000, 119_000) == trial.steps(ARRAY)[-1]
 
 
 def test_figures_of_a_cancelled_array_include_finished_elements() -> None:
@@ -151,7 +151,7 @@ def test_figures_of_a_cancelled_array_include_finished_elements() -> None:
     trial.tell(trial.elements()[0].id, ended(Why.FINISHED, 2_000))
     trial.cancel(ARRAY)
 
-    assert ("asked", "stopping", 2_000, 60_000) == trial.steps(ARRAY)[-1]
+    assert ("stop_requested", "stopping", 2_000, 60_000) == trial.steps(ARRAY)[-1]
 
 
 def test_figures_of_an_element_come_from_the_stored_hold_if_the_books_do_not_have_it() -> None:
@@ -175,7 +175,7 @@ def test_an_array_that_has_not_begun_is_cancelled_without_elements() -> None:
     trial.cancel(ARRAY)
 
     assert (True, True, []) == (trial.array().closed, trial.job(ARRAY).withdrawn, trial.elements())
-    assert (State.QUEUED, CREDITS) == (trial.job(ARRAY).state, trial.available)
+    assert (JobState.QUEUED, CREDITS) == (trial.job(ARRAY).state, trial.available)
 
 
 def test_elements_that_were_cancelled_or_have_ended_are_left_alone() -> None:

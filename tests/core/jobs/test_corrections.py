@@ -8,7 +8,9 @@ from tests.support import commands as ask
 from tests.support.jobs import JOB, STARTED, JobTrial, ended
 
 PLATFORM = ask.correct_end(JOB, EndClass.PLATFORM)
-CORRECTED = Corrected(attempt=1, end_class=EndClass.PLATFORM, run_ms=1_000, kept_ms=400, over=True)
+CORRECTED = Corrected(
+    attempt=1, end_class=EndClass.PLATFORM, run_ms=1_000, kept_ms=400, job_finished=True
+)
 
 
 def finished() -> JobTrial:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.dispatch.state import JobMessage
 from bursar.core.ids import AccountId, ChargeId, GrantId, HoldId, JobId, PriceVersionId, UserId
 from bursar.core.instant import MINUTE, Instant
@@ -61,7 +61,7 @@ RESERVE = Reserve(
     for_job=True,
 )
 SUBMISSION = Submission(POOL, RESERVE, SPEC, 60_000)
-STARTED = Started(attempt=1, gpu_type="H100", at=T0, run_ms=60_000)
+STARTED = Started(attempt=1, gpu_type="H100", started_at=T0, run_ms=60_000)
 
 
 def founded(credits: int = 100_000) -> SimulatedOrg:
@@ -102,7 +102,9 @@ def parts(org: SimulatedOrg) -> tuple[int, int, int]:
 
 def ended(run_ms: int, *, over: bool = True, kept_ms: int | None = None) -> Ended:
     own = EndClass.USER if kept_ms is None else EndClass.PLATFORM
-    return Ended(attempt=1, end_class=own, run_ms=run_ms, kept_ms=kept_ms, over=over, why=Why.LOST)
+    return Ended(
+        attempt=1, end_class=own, run_ms=run_ms, kept_ms=kept_ms, job_finished=over, why=Why.LOST
+    )
 
 
 def test_job_hold_and_message_come_together() -> None:
@@ -195,7 +197,7 @@ def test_what_messages_come_to(
     job = org.jobs[JOB]
 
     assert want == parts(org)
-    assert state == (job.state is State.RUNNING, job.end_class, job.attempt)
+    assert state == (job.state is JobState.RUNNING, job.end_class, job.attempt)
     assert [] == org.objections
 
 
@@ -282,7 +284,9 @@ def test_an_operator_says_who_answers_for_an_end(end_class: EndClass) -> None:
     assert (99_991, 0, 9) == parts(org)
 
     def corrected(end_class: EndClass, kept_ms: int | None) -> Corrected:
-        return Corrected(attempt=1, end_class=end_class, run_ms=9, kept_ms=kept_ms, over=True)
+        return Corrected(
+            attempt=1, end_class=end_class, run_ms=9, kept_ms=kept_ms, job_finished=True
+        )
 
     tell(org, corrected(EndClass.PLATFORM, 4), corrected(EndClass.PLATFORM, 4), since=3)
     assert ((99_996, 0, 4), EndClass.PLATFORM) == (parts(org), org.jobs[JOB].end_class)
@@ -301,7 +305,9 @@ def test_one_correction_at_a_time() -> None:
 
     pending = Refusal(Code.CORRECTION_PENDING, {"job": JOB})
     assert pending == rules.correct(org, "second", other, T0 + MINUTE)
-    told = Corrected(attempt=1, end_class=EndClass.PLATFORM, run_ms=9, kept_ms=4, over=False)
+    told = Corrected(
+        attempt=1, end_class=EndClass.PLATFORM, run_ms=9, kept_ms=4, job_finished=False
+    )
     tell(org, told, since=3)
     assert EndClass.USER is org.jobs[JOB].end_class
     assert pending == rules.correct(org, "second", other, T0 + MINUTE)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import MINUTE
 from bursar.core.jobs.corrections import CorrectAttemptEnd
@@ -137,7 +137,7 @@ def test_a_job_runs_and_is_charged_and_succeeds() -> None:
         ("finished", "succeeded", 1_000, 0),
     ] == trial.steps()
     job = trial.job()
-    assert (State.SUCCEEDED, 3, 0, T0) == (job.state, job.received, job.exit_code, job.ended_at)
+    assert (JobState.SUCCEEDED, 3, 0, T0) == (job.state, job.received, job.exit_code, job.ended_at)
     assert CREDITS - 1_000 == trial.available
 
 
@@ -146,7 +146,7 @@ def test_lost_work_is_given_back_and_the_job_waits_again() -> None:
     trial.tell(JOB, STARTED, ended(Why.LOST, over=False, **LOST))
 
     assert ("lost", "queued", 400, 59_600) == trial.steps()[-1]
-    assert (State.QUEUED, 2) == (trial.job().state, trial.job().received)
+    assert (JobState.QUEUED, 2) == (trial.job().state, trial.job().received)
 
 
 def test_a_job_that_is_dropped_gives_all_of_its_hold_back() -> None:
@@ -195,7 +195,7 @@ def test_a_correction_is_a_step_about_its_attempt() -> None:
     trial.does(correct, CorrectAttemptEnd(correct))
     assert trial.job().correcting
     message = Corrected(
-        attempt=1, end_class=EndClass.PLATFORM, run_ms=1_000, kept_ms=400, over=True
+        attempt=1, end_class=EndClass.PLATFORM, run_ms=1_000, kept_ms=400, job_finished=True
     )
     trial.tell(JOB, message)
 
@@ -206,7 +206,7 @@ def test_a_correction_is_a_step_about_its_attempt() -> None:
         == trial.org.events[-1]
     )
     assert (CREDITS - 400, EndClass.PLATFORM) == (trial.available, trial.job().end_class)
-    assert (State.FAILED, False) == (trial.job().state, trial.job().correcting)
+    assert (JobState.FAILED, False) == (trial.job().state, trial.job().correcting)
 
 
 def test_an_element_counts_for_its_array() -> None:
@@ -215,7 +215,7 @@ def test_an_element_counts_for_its_array() -> None:
     trial.advance()
     first, _ = trial.elements()
     trial.tell(first.id, STARTED)
-    assert State.RUNNING is trial.job(ARRAY).state
+    assert JobState.RUNNING is trial.job(ARRAY).state
     trial.tell(first.id, ended(Why.FINISHED))
 
     assert (1, 1) == (trial.array().live, trial.array().succeeded)
@@ -224,7 +224,9 @@ def test_an_element_counts_for_its_array() -> None:
 def test_a_correction_that_agrees_with_the_charge_moves_no_credits() -> None:
     trial = submitted()
     trial.tell(JOB, STARTED, ended(Why.FAILED))
-    message = Corrected(attempt=1, end_class=EndClass.USER, run_ms=1_000, kept_ms=None, over=True)
+    message = Corrected(
+        attempt=1, end_class=EndClass.USER, run_ms=1_000, kept_ms=None, job_finished=True
+    )
     trial.tell(JOB, message, message)
 
     assert (CREDITS - 1_000, []) == (trial.available, trial.org.objections)
@@ -239,5 +241,5 @@ def test_event_and_step_of_a_start_after_the_cancellation_agree() -> None:
     letter = PoolMessage(POOL, JOB, 1, STARTED)
     HandleMessage(letter, CommandStep(Lapse(most=1))).apply(jobs, trial.org.books, (), T0)
 
-    assert [("started", State.STOPPING)] == [(step.why, step.state) for step in jobs.steps]
+    assert [("started", JobState.STOPPING)] == [(step.why, step.state) for step in jobs.steps]
     assert [("started", "stopping")] == [(event.why, event.state) for event in jobs.events]

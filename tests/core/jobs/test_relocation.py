@@ -2,7 +2,7 @@
 
 import pytest
 
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import MINUTE
 from bursar.core.jobs.relocation import MoveJob, request_move
@@ -70,7 +70,7 @@ def test_a_job_that_has_begun_waits_again_where_it_ran() -> None:
     assert not trial.move("far")
     trial.tell(JOB, ended(Why.PREEMPTED, over=False))
 
-    assert State.QUEUED is trial.job().state
+    assert JobState.QUEUED is trial.job().state
     assert not trial.move("far")
 
 
@@ -107,7 +107,7 @@ def test_a_job_that_was_given_back_is_sent_to_the_other_pool() -> None:
     trial.tell(JOB, Left())
 
     job = trial.job()
-    assert ("far", State.QUEUED, "moved", 0, 3) == (
+    assert ("far", JobState.QUEUED, "moved", 0, 3) == (
         job.pool,
         job.state,
         job.why,
@@ -146,7 +146,7 @@ def test_a_job_that_was_cancelled_on_the_way_stays_and_ends_where_it_was() -> No
     assert [Leave(), Withdraw()] == trial.sent()[1:]
     trial.tell(JOB, Dropped(end_class=EndClass.USER, why=Why.CANCELLED))
 
-    assert (State.CANCELLED, 2) == (trial.job().state, trial.job().received)
+    assert (JobState.CANCELLED, 2) == (trial.job().state, trial.job().received)
 
 
 @pytest.mark.parametrize(("pool", "n"), [("near", 2), ("far", 1)])

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.ids import ChargeId, HoldId, JobId, derive_id
 from bursar.core.instant import HOUR, MINUTE
 from bursar.core.jobs.corrections import CorrectAttemptEnd
@@ -105,7 +105,7 @@ def test_the_next_follows_with_its_hold_and_is_in_no_pool() -> None:
     job = trial.job(FIRST)
 
     assert (False, True, LEADER, False) == (job.leads, job.follows, job.source, job.hit)
-    assert (State.QUEUED, "follows", 0, []) == (job.state, job.why, job.sent, trial.sent(FIRST))
+    assert (JobState.QUEUED, "follows", 0, []) == (job.state, job.why, job.sent, trial.sent(FIRST))
     assert trial.sent(LEADER) == [replace(job.unsent, hold_until=T0 + 10 * MINUTE)]
     assert ("follows", "queued", 0, 60_000) == trial.steps(FIRST)[-1]
     assert (0, 60_000, True) == trial.figures(FIRST)
@@ -142,7 +142,7 @@ def test_a_result_that_is_there_ends_the_job_at_once() -> None:
     trial.submit(FIRST, sharing=SAME)
 
     job = trial.job(FIRST)
-    assert (State.SUCCEEDED, "cached", 0) == (job.state, job.why, job.exit_code)
+    assert (JobState.SUCCEEDED, "cached", 0) == (job.state, job.why, job.exit_code)
     assert (LEADER, LEADER, True) == (job.source, job.cached_from, job.hit)
     assert (trial.now, EndClass.USER) == (job.ended_at, job.end_class)
     assert (False, None, []) == (job.follows, job.unsent, trial.sent(FIRST))
@@ -213,7 +213,9 @@ def two_leaders_that_finish_one_after_the_other(trial: JobTrial) -> None:
 def a_result_whose_attempt_is_corrected(trial: JobTrial) -> None:
     correction = CorrectEnd(hold=HoldId(LEADER), attempt=1, end_class=EndClass.PLATFORM)
     trial.does(correction, CorrectAttemptEnd(correction))
-    lost = Corrected(attempt=1, end_class=EndClass.PLATFORM, run_ms=2_000, kept_ms=500, over=True)
+    lost = Corrected(
+        attempt=1, end_class=EndClass.PLATFORM, run_ms=2_000, kept_ms=500, job_finished=True
+    )
     trial.tell(LEADER, lost)
 
 
@@ -307,7 +309,7 @@ def test_a_follower_is_given_the_result_of_its_leader() -> None:
     )
     trial.follows(end)
     job = trial.job(FIRST)
-    assert (State.SUCCEEDED, LEADER, False) == (job.state, job.cached_from, job.hit)
+    assert (JobState.SUCCEEDED, LEADER, False) == (job.state, job.cached_from, job.hit)
     assert ("cached", "succeeded", 500, 0) == trial.steps(FIRST)[-1]
 
 
@@ -321,7 +323,7 @@ def test_a_cancelled_follower_gives_its_hold_back() -> None:
     assert (Release(hold=HoldId(FIRST)), EndFollower.cancelled(FIRST)) == (end.command, end.effect)
     trial.follows(end)
     job = trial.job(FIRST)
-    assert (State.CANCELLED, "cancelled", None) == (job.state, job.why, job.cached_from)
+    assert (JobState.CANCELLED, "cancelled", None) == (job.state, job.why, job.cached_from)
     assert ("cancelled", "cancelled", 0, 0) == trial.steps(FIRST)[-1]
     assert CREDITS - 60_000 == trial.available
 
@@ -408,7 +410,7 @@ def test_followers_without_a_hold_expire() -> None:
 
     assert 2 == repair(trial, expire=True)
     job = trial.job(FIRST)
-    assert (State.EXPIRED, "hold_ended") == (job.state, job.why)
+    assert (JobState.EXPIRED, "hold_ended") == (job.state, job.why)
     assert (EndClass.LIMIT, trial.now, False) == (job.end_class, job.ended_at, job.follows)
     assert ("hold_ended", "expired", 0, 0) == trial.steps(FIRST)[-1]
     assert CREDITS == trial.available

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.ids import HoldId
 from bursar.core.instant import MINUTE, SECOND
 from bursar.core.jobs.rolling_holds import (
@@ -29,7 +29,7 @@ HOUR_MS = 3_600_000
 def rolling(**changes: Any) -> RollingJob:
     """A job that runs on one H100 for ten hours at most, with a hold that is used up."""
     job = RollingJob(
-        JOB, State.RUNNING, "H100", 10 * HOUR_MS, None, 3, 0, 0, 0,
+        JOB, JobState.RUNNING, "H100", 10 * HOUR_MS, None, 3, 0, 0, 0,
         (("H100", PER_MS), ("A100", PER_MS // 2)), 1_000,
     )  # fmt: skip
     return job._replace(**changes)
@@ -68,7 +68,7 @@ def test_a_hold_never_holds_more_than_the_maximum_cost() -> None:
 
 
 def test_a_job_out_of_credits_is_topped_up_whatever_is_left_for_its_dearest_type() -> None:
-    waits = rolling(state=State.OUT_OF_CREDITS, gpu_type="A100")
+    waits = rolling(state=JobState.OUT_OF_CREDITS, gpu_type="A100")
 
     assert STEP_MS == top_up(waits)
     assert STEP_MS == top_up(waits._replace(open=LOW_MS))
@@ -117,7 +117,7 @@ def test_two_processes_ask_under_the_same_key_for_half_a_minute() -> None:
 
 
 def test_a_job_that_waits_for_credits_is_tried_once_a_minute() -> None:
-    waits = rolling(state=State.OUT_OF_CREDITS)
+    waits = rolling(state=JobState.OUT_OF_CREDITS)
 
     assert f"bursar:roll/job/3/{T0 // MINUTE}" == top_up_command(waits, 5, T0, rest=False).key
 

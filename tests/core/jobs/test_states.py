@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bursar.core.dispatch.job_lifecycle import OVER, TABLE, State
+from bursar.core.dispatch.job_lifecycle import FINISHED, TRANSITIONS, JobState
 from bursar.core.jobs.rows import JobFigures, OrgJob
 from bursar.core.jobs.states import (
     JobUpdate,
@@ -26,7 +26,7 @@ LATER = T0 + 1_000
 def running(**changes: Any) -> OrgJob:
     """A job whose first attempt runs."""
     given: dict[str, Any] = {
-        "state": State.RUNNING,
+        "state": JobState.RUNNING,
         "why": "started",
         "attempt": 1,
         "gpu_type": "H100",
@@ -38,7 +38,7 @@ def running(**changes: Any) -> OrgJob:
 def test_a_start_names_attempt_type_and_time() -> None:
     update = update_from(STARTED, LATER)
 
-    assert JobUpdate(1, State.RUNNING, Why.STARTED, started_at=T0, gpu_type="H100") == update
+    assert JobUpdate(1, JobState.RUNNING, Why.STARTED, started_at=T0, gpu_type="H100") == update
     assert running() == updated(a_job(), update)
 
 
@@ -51,17 +51,17 @@ def test_a_reading_changes_nothing_in_the_row() -> None:
 @pytest.mark.parametrize(
     ("why", "state", "step"),
     [
-        (Why.FINISHED, State.SUCCEEDED, Why.FINISHED),
-        (Why.FAILED, State.FAILED, Why.FAILED),
-        (Why.CANCELLED, State.CANCELLED, Why.CANCELLED),
-        (Why.TIME_UP, State.EXPIRED, Why.TIME_UP),
-        (Why.OUT_OF_CREDITS, State.EXPIRED, Why.OUT_OF_CREDITS),
-        (Why.PREEMPTED, State.FAILED, Why.GIVEN_UP),
-        (Why.MADE_ROOM, State.FAILED, Why.GIVEN_UP),
-        (Why.LOST, State.FAILED, Why.GIVEN_UP),
+        (Why.FINISHED, JobState.SUCCEEDED, Why.FINISHED),
+        (Why.FAILED, JobState.FAILED, Why.FAILED),
+        (Why.CANCELLED, JobState.CANCELLED, Why.CANCELLED),
+        (Why.TIME_UP, JobState.EXPIRED, Why.TIME_UP),
+        (Why.OUT_OF_CREDITS, JobState.EXPIRED, Why.OUT_OF_CREDITS),
+        (Why.PREEMPTED, JobState.FAILED, Why.GIVEN_UP),
+        (Why.MADE_ROOM, JobState.FAILED, Why.GIVEN_UP),
+        (Why.LOST, JobState.FAILED, Why.GIVEN_UP),
     ],
 )
-def test_the_last_attempt_ends_the_job(why: Why, state: State, step: Why) -> None:
+def test_the_last_attempt_ends_the_job(why: Why, state: JobState, step: Why) -> None:
     """A job that could have gone on, and has ended, has failed: the pool gave it up."""
     job = updated(running(leads=True), update_from(ended(why, exit_code=3, result="{}"), LATER))
 
@@ -73,13 +73,13 @@ def test_the_last_attempt_ends_the_job(why: Why, state: State, step: Why) -> Non
 @pytest.mark.parametrize(
     ("why", "state"),
     [
-        (Why.PREEMPTED, State.QUEUED),
-        (Why.MADE_ROOM, State.QUEUED),
-        (Why.LOST, State.QUEUED),
-        (Why.OUT_OF_CREDITS, State.OUT_OF_CREDITS),
+        (Why.PREEMPTED, JobState.QUEUED),
+        (Why.MADE_ROOM, JobState.QUEUED),
+        (Why.LOST, JobState.QUEUED),
+        (Why.OUT_OF_CREDITS, JobState.OUT_OF_CREDITS),
     ],
 )
-def test_another_attempt_may_follow(why: Why, state: State) -> None:
+def test_another_attempt_may_follow(why: Why, state: JobState) -> None:
     """The exit code of the attempt is known; the result and the end class are those of the job."""
     end = ended(why, over=False, exit_code=9, result="{}")
     job = updated(running(leads=True), update_from(end, LATER))
@@ -92,27 +92,27 @@ def test_another_attempt_may_follow(why: Why, state: State) -> None:
 def test_every_end_of_an_attempt_in_the_table_leads_to_its_state() -> None:
     ends = {
         why: to
-        for (state, why), to in TABLE.items()
-        if state is State.RUNNING and why is not Why.ASKED
+        for (state, why), to in TRANSITIONS.items()
+        if state is JobState.RUNNING and why is not Why.STOP_REQUESTED
     }
 
     assert ends == {
-        why: update_from(ended(why, over=to in OVER), 0).state for why, to in ends.items()
+        why: update_from(ended(why, over=to in FINISHED), 0).state for why, to in ends.items()
     }
 
 
 @pytest.mark.parametrize(
     ("end_class", "why", "state"),
     [
-        (EndClass.USER, Why.CANCELLED, State.CANCELLED),
-        (EndClass.LIMIT, Why.HOLD_ENDED, State.EXPIRED),
+        (EndClass.USER, Why.CANCELLED, JobState.CANCELLED),
+        (EndClass.LIMIT, Why.HOLD_ENDED, JobState.EXPIRED),
     ],
 )
 def test_a_dropped_job_was_cancelled_or_has_expired(
-    end_class: EndClass, why: Why, state: State
+    end_class: EndClass, why: Why, state: JobState
 ) -> None:
     """It keeps the attempt, the type and the exit code of its last attempt."""
-    waits = running(state=State.QUEUED, exit_code=9)
+    waits = running(state=JobState.QUEUED, exit_code=9)
     job = updated(waits, update_from(Dropped(end_class=end_class, why=why), LATER))
 
     wanted = replace(waits, state=state, why=why.value, ended_at=LATER, end_class=end_class)
@@ -123,8 +123,10 @@ def test_a_dropped_job_was_cancelled_or_has_expired(
 def test_a_correction_changes_the_end_class_if_the_job_ended_with_the_attempt(
     over: bool, end_class: EndClass
 ) -> None:
-    message = Corrected(attempt=1, end_class=EndClass.PLATFORM, run_ms=9, kept_ms=4, over=over)
-    finished = running(state=State.SUCCEEDED, ended_at=T0, end_class=EndClass.USER, attempt=2)
+    message = Corrected(
+        attempt=1, end_class=EndClass.PLATFORM, run_ms=9, kept_ms=4, job_finished=over
+    )
+    finished = running(state=JobState.SUCCEEDED, ended_at=T0, end_class=EndClass.USER, attempt=2)
 
     assert replace(finished, end_class=end_class) == updated(finished, update_from(message, LATER))
 
@@ -132,20 +134,20 @@ def test_a_correction_changes_the_end_class_if_the_job_ended_with_the_attempt(
 def test_a_job_that_was_cancelled_before_its_start_was_known_is_stopping() -> None:
     job = updated(a_job(withdrawn=True), update_from(STARTED, LATER))
 
-    assert (State.STOPPING, "started") == (job.state, job.why)
+    assert (JobState.STOPPING, "started") == (job.state, job.why)
 
 
 def test_the_next_start_forgets_the_exit_code_of_the_attempt_before() -> None:
-    waits = running(state=State.QUEUED, exit_code=9)
+    waits = running(state=JobState.QUEUED, exit_code=9)
     job = updated(waits, update_from(replace(STARTED, attempt=2, gpu_type="A100"), LATER))
 
     assert (2, "A100", None) == (job.attempt, job.gpu_type, job.exit_code)
 
 
 def test_a_top_up_lets_a_job_out_of_credits_wait_for_gpus_again() -> None:
-    job = topped_up(running(state=State.OUT_OF_CREDITS, why="out_of_credits"))
+    job = topped_up(running(state=JobState.OUT_OF_CREDITS, why="out_of_credits"))
 
-    assert running(state=State.QUEUED, why="topped_up") == job
+    assert running(state=JobState.QUEUED, why="topped_up") == job
 
 
 def test_a_top_up_leaves_every_other_state() -> None:
@@ -153,7 +155,9 @@ def test_a_top_up_leaves_every_other_state() -> None:
 
 
 def test_a_running_job_that_is_cancelled_is_stopping() -> None:
-    assert running(state=State.STOPPING, why="asked", withdrawn=True) == asked_to_stop(running())
+    assert running(state=JobState.STOPPING, why="stop_requested", withdrawn=True) == asked_to_stop(
+        running()
+    )
 
 
 def test_a_waiting_job_that_is_cancelled_waits_until_its_pool_drops_it() -> None:
@@ -161,7 +165,7 @@ def test_a_waiting_job_that_is_cancelled_waits_until_its_pool_drops_it() -> None
 
 
 def test_a_step_tells_state_attempt_and_figures() -> None:
-    update = JobUpdate(2, State.FAILED, gpu_type="H100", exit_code=3)
+    update = JobUpdate(2, JobState.FAILED, gpu_type="H100", exit_code=3)
 
     assert JobStepped(
         at=LATER, job=JOB, why="failed", state="failed", attempt=2, gpu_type="H100", exit_code=3,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import MINUTE
 from bursar.core.jobs.quotas import Quota
@@ -267,10 +267,10 @@ def test_a_job_out_of_credits_waits_for_gpus_again() -> None:
     trial.submit()
     out = ended(Why.OUT_OF_CREDITS, 60_000, over=False, end_class=EndClass.LIMIT)
     trial.tell(JOB, STARTED, out)
-    assert State.OUT_OF_CREDITS is trial.job().state
+    assert JobState.OUT_OF_CREDITS is trial.job().state
     extend(trial, 1_000)
 
-    assert (State.QUEUED, "topped_up") == (trial.job().state, trial.job().why)
+    assert (JobState.QUEUED, "topped_up") == (trial.job().state, trial.job().why)
     assert ("topped_up", None, 60_000, 1_000) == trial.steps()[-1]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.ids import JobId
 from bursar.core.jobs.rows import ArrayProgress, Outgoing, Receipt, Route, RouteRow, StepRow
 from bursar.core.jobs.transaction import JobTransaction
@@ -131,12 +131,12 @@ def test_a_job_never_arrives_before_it_was_sent() -> None:
 
 
 def test_steps_are_numbered_and_show_the_job_as_it_is() -> None:
-    row = {"state": State.FAILED, "attempt": 2, "gpu_type": "H100", "exit_code": 3, "steps": 5}
+    row = {"state": JobState.FAILED, "attempt": 2, "gpu_type": "H100", "exit_code": 3, "steps": 5}
     jobs = JobTransaction(stored(JOB, **row))
     event = JobStepped(at=T0, job=JOB, why="failed", state="failed", spent=7, held=1)
     jobs.step(JOB, event, OTHER)
 
-    step = StepRow(JOB, 6, T0, State.FAILED, "failed", 2, "H100", 3, 7, 1, OTHER, None)
+    step = StepRow(JOB, 6, T0, JobState.FAILED, "failed", 2, "H100", 3, 7, 1, OTHER, None)
     assert [step] == jobs.steps
     assert ([event], 6) == (jobs.events, jobs.job(JOB).steps)
 
@@ -146,7 +146,7 @@ def test_the_step_of_a_correction_is_about_its_own_attempt(
     attempt: int, gpu_type: str | None, exit_code: int | None
 ) -> None:
     """Type and exit code are known of the last attempt only."""
-    row = {"state": State.FAILED, "attempt": 2, "gpu_type": "H100", "exit_code": 3}
+    row = {"state": JobState.FAILED, "attempt": 2, "gpu_type": "H100", "exit_code": 3}
     jobs = JobTransaction(stored(JOB, **row))
     event = JobStepped(at=T0, job=JOB, why="corrected", attempt=attempt)
     jobs.step(JOB, event, end_class=EndClass.PLATFORM)

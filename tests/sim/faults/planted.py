@@ -93,13 +93,13 @@ MOVING = FaultProfile(pools=2, nodes=2, jobs=12, loss=0.1, repeat=0.1, slow=0.2)
 
 BUGS = {
     "a former leader may write": Bug(
-        pool, "_not_placed", "if epoch != work.epoch:", "if False:", "IS5", STALLED
+        pool, "_placement_denied", "if epoch != work.epoch:", "if False:", "IS5", STALLED
     ),
     "a former leader may ask others to stop": Bug(
         pool, "preempt", "if epoch != work.epoch:", "if False:", "IS5", STALLED
     ),
     "what is over may be placed again": Bug(
-        pool, "_not_placed", "if job.state is not State.QUEUED:", "if False:",
+        pool, "_placement_denied", "if job.state is not JobState.QUEUED:", "if False:",
         "cannot take", STALLED,
     ),
     "GPUs come free without a margin": Bug(
@@ -107,38 +107,39 @@ BUGS = {
         JUMPING,
     ),
     "a lease is renewed after its end": Bug(
-        reports, "answer", " and work.now < part.until", "", "IM2"
+        reports, "renew_leases", " and work.now < part.until", "", "IM2"
     ),
     "a fence is used again": Bug(pool, "place", "work.fence += 1", "work.fence |= 1", "IS4|IS8"),
     "silent nodes get leases": Bug(
         quarantine, "is_usable", "return heard and not machine.wrong_clock", "return True", "IS15"
     ),
     "a lease may outlive its hold": Bug(
-        reports, "_renewed", "latest_lease_end(job.hold_until,",
+        reports, "_renew_part", "latest_lease_end(job.hold_until,",
         "latest_lease_end(job.hold_until + SECOND,", "IS9"
     ),
     "credits do not bound a run": Bug(
-        attempt_end, "run_ms_max", "return min(job.left_ms,", "return max(job.left_ms,", "IS9"
+        attempt_end, "run_ms_max",
+        "return min(job.remaining_ms,", "return max(job.remaining_ms,", "IS9",
     ),
     "a top-up is not counted": Bug(
-        pool, "_grow", "job.hold_micros + grew.added", "job.hold_micros", "IS9"
+        pool, "_grow_hold", "job.hold_micros + grew.added", "job.hold_micros", "IS9"
     ),
     "a withdrawn job goes on waiting": Bug(
         pool, "_withdraw", "if job.state in WAITING:", "if False:", "IM6"
     ),
     "a late result counts": Bug(
-        reports, "_said", "if not in_time:", "if False:", "IM2"
+        reports, "_part_after", "if not in_time:", "if False:", "IM2"
     ),
     "a reading is believed whatever it says": Bug(
-        reports, "_read", "max(min(told.run_ms, most), lease.run_ms)",
+        reports, "_apply_reading", "max(min(told.run_ms, most), lease.run_ms)",
         "max(told.run_ms, lease.run_ms)", "IM1|IS9",
     ),
     "a reading may go back": Bug(
-        reports, "_read", "max(min(told.run_ms, most), lease.run_ms)",
+        reports, "_apply_reading", "max(min(told.run_ms, most), lease.run_ms)",
         "min(told.run_ms, most)", "IM1",
     ),
     "a gang ends with its first process": Bug(
-        attempt_end, "look_at", "if None not in exits:", "if any(exits):", "IS7"
+        attempt_end, "check_lease", "if None not in exits:", "if any(exits):", "IS7"
     ),
     "lost work is charged": Bug(
         attempt_end, "_kept_ms", "return kept_ms if kept_ms < lease.run_ms else None",
@@ -152,16 +153,16 @@ BUGS = {
         agent, "_reading", "Exit.GONE if cut_off else one.exit", "one.exit", "IM3", CUT_OFF
     ),
     "an org is not told of an end": Bug(
-        attempt_end, "_close", "work.tell(\n", "(lambda *_: None)(\n", "IV3"
+        attempt_end, "_close", "work.send(\n", "(lambda *_: None)(\n", "IV3"
     ),
     "an org is not told of a drop": Bug(
-        attempt_end, "drop", "work.tell(", "(lambda *_: None)(", "IV3"
+        attempt_end, "drop_job", "work.send(", "(lambda *_: None)(", "IV3"
     ),
     "an org is not told of a start": Bug(
-        attempt_end, "say_start", "work.tell(", "(lambda *_: None)(", "IL14|IS9"
+        attempt_end, "report_start", "work.send(", "(lambda *_: None)(", "IL14|IS9"
     ),
     "waiting jobs never expire": Bug(
-        pool, "expire", "for job in work.unheld():", "for job in ():", "IV3"
+        pool, "expire", "for job in work.jobs_without_hold():", "for job in ():", "IV3"
     ),
     "the pool handles messages again": Bug(
         pool, "receive", "if letter.n != job.received + 1:", "if letter.n > job.received + 1:",
@@ -174,24 +175,24 @@ BUGS = {
         state, "PoolTransaction.__init__", "max(now, pool.now)", "now", "runs backwards", JUMPING
     ),
     "an acknowledgement is for the next message too": Bug(
-        state, "PoolTransaction.keep", "range(n, 0, -1)", "range(n + 1, 0, -1)", "IV3"
+        state, "PoolTransaction.commit", "range(n, 0, -1)", "range(n + 1, 0, -1)", "IV3"
     ),
     "an order counts from when it came": Bug(
-        agent, "hear", "until = sent_at +", "until = now +", "IS2|IS7", LATE
+        agent, "follow_orders", "until = sent_at +", "until = now +", "IS2|IS7", LATE
     ),
     "an order is followed however late": Bug(
-        agent, "hear", "elif now < until and _is_free", "elif _is_free", "IS2|IS7", LATE
+        agent, "follow_orders", "elif now < until and _is_free", "elif _is_free", "IS2|IS7", LATE
     ),
     "an agent starts what it has started before": Bug(
-        agent, "hear", "elif order.fence <= agent.fence:", "elif False:", "IS3"
+        agent, "follow_orders", "elif order.fence <= agent.fence:", "elif False:", "IS3"
     ),
     "a fence is not written down before its start": Bug(
-        agent, "hear",
+        agent, "follow_orders",
         "actions.append(Remember(fence=order.fence))\n            actions.append(Run",
         "actions.append(Run", "IS6",
     ),
     "an agent relies on all of a lease and more": Bug(
-        agent, "safe_span", "- lasts * DRIFT_PPM // 1_000_000 - KILL", "* 2", "IS7"
+        agent, "safe_span", "- lasts * DRIFT_PPM // 1_000_000 - KILL_SPAN", "* 2", "IS7"
     ),
     "an agent starts beside what is being ended": Bug(
         agent, "_is_free", "return not any(", "return True or any(", "IS1", FROZEN,
@@ -208,7 +209,7 @@ BUGS = {
         "letter.n <= job.received:", "IM3|IS9",
     ),
     "a requeued job's hold is closed": Bug(
-        message_commands, "steps", "case Ended(over=True, kept_ms=None) as end:",
+        message_commands, "steps", "case Ended(job_finished=True, kept_ms=None) as end:",
         "case Ended(kept_ms=None) as end:", "IL11",
     ),
     "usage that comes late is dropped": Bug(
@@ -220,7 +221,7 @@ BUGS = {
         message_commands, "_ended", "kept_ms=end.kept_ms)", "kept_ms=end.kept_ms // 2)", "IM5|IS9"
     ),
     "a leader does not notice ends": Bug(
-        cluster_sync, "ClusterMirror._follow_job", "self.told.remove_running(name)", "pass",
+        cluster_sync, "ClusterMirror._follow_job", "self.recorder.remove_running(name)", "pass",
         "is there already|KeyError",
     ),
     "a clock is believed whatever it shows": Bug(
@@ -232,10 +233,10 @@ BUGS = {
         "if job.state in WAITING:", "IS2: attempts in two pools|IL12", MOVING,
     ),
     "a job that is given back goes on waiting": Bug(
-        pool, "_leave", "work.put(moved(job, Why.MOVED))", "pass", "IS16", MOVING
+        pool, "_leave", "work.put(with_step(job, Why.MOVED))", "pass", "IS16", MOVING
     ),
     "an org gets no message that a job was given back": Bug(
-        pool, "_leave", "work.tell(job.key, Left())", "pass", "IV3", MOVING
+        pool, "_leave", "work.send(job.key, Left())", "pass", "IV3", MOVING
     ),
     "a job moves back to a pool that it has left": Bug(
         relocation, "request_move", "if any(route.pool == target for route in routes):",

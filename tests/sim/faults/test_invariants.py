@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.dispatch.state import Exit, Lease, PoolJob
 from bursar.core.ids import GrantId, HoldId, JobId
 from bursar.core.instant import SECOND
@@ -74,7 +74,7 @@ def _hold(world: FaultWorld, job: str = "j3") -> Hold:
     return hold
 
 
-def _job(world: FaultWorld, state: State = State.RUNNING) -> PoolJob:
+def _job(world: FaultWorld, state: JobState = JobState.RUNNING) -> PoolJob:
     return next(job for job in world.pool.jobs.values() if job.state is state)
 
 
@@ -202,7 +202,7 @@ def test_a_wrong_org_is_told(told: str, spoil: Spoil) -> None:
 
 
 def _jump_state(before: PoolJob) -> PoolJob:
-    return replace(before, state=State.OUT_OF_CREDITS, fence=None)
+    return replace(before, state=JobState.OUT_OF_CREDITS, fence=None)
 
 
 def _skip_attempt(before: PoolJob) -> PoolJob:
@@ -217,16 +217,18 @@ def _of_nobody(before: PoolJob) -> PoolJob:
     return replace(before, job=JobId("nobody's"))
 
 
-JOBS: list[tuple[str, State, Callable[[PoolJob], PoolJob]]] = [
-    ("IM6: no such step", State.SUCCEEDED, _jump_state),
-    ("IS2: attempts are not numbered", State.RUNNING, _skip_attempt),
-    ("IS9: used more", State.RUNNING, _overuse),
-    ("IS9: a job without a hold", State.QUEUED, _of_nobody),
+JOBS: list[tuple[str, JobState, Callable[[PoolJob], PoolJob]]] = [
+    ("IM6: no such step", JobState.SUCCEEDED, _jump_state),
+    ("IS2: attempts are not numbered", JobState.RUNNING, _skip_attempt),
+    ("IS9: used more", JobState.RUNNING, _overuse),
+    ("IS9: a job without a hold", JobState.QUEUED, _of_nobody),
 ]
 
 
 @pytest.mark.parametrize(("told", "state", "spoil"), JOBS, ids=[one[0] for one in JOBS])
-def test_a_wrong_job_is_told(told: str, state: State, spoil: Callable[[PoolJob], PoolJob]) -> None:
+def test_a_wrong_job_is_told(
+    told: str, state: JobState, spoil: Callable[[PoolJob], PoolJob]
+) -> None:
     check = invariants.OF_JOBS[told.partition(":")[0]]
     world = busy()
     before = _job(world, state)
@@ -314,7 +316,7 @@ def test_a_lease_on_a_silent_node_is_told() -> None:
     world = busy()
     lease = world.pool.leases[_job(world).fence or 0]
     invariants.silent_nodes_get_nothing(world, _pool(world), None, lease)
-    wrong(world.pool.machines[lease.parts[0].piece.node], heard_at=None)
+    wrong(world.pool.machines[lease.parts[0].piece.node], reported_at=None)
 
     with pytest.raises(InvariantBroken, match="IS15"):
         invariants.silent_nodes_get_nothing(world, _pool(world), None, lease)
@@ -361,7 +363,7 @@ def _run_elsewhere(world: FaultWorld) -> None:
 
 def _end_lease(world: FaultWorld) -> None:
     host, task = _task(world)
-    part = world.pool.leases[task.fence].on(host.id)
+    part = world.pool.leases[task.fence].part_on(host.id)
     wrong(part, exit=Exit.GONE)
 
 
@@ -415,7 +417,7 @@ def moved() -> tuple[FaultWorld, SimulatedOrg, JobId]:
         world.step()
     while True:
         for key, row in world.pool.jobs.items():
-            if row.state is State.MOVED and key in world.pools["pool2"].rows.jobs:
+            if row.state is JobState.MOVED and key in world.pools["pool2"].rows.jobs:
                 return world, world.orgs[row.org], row.job
         world.step()
 
@@ -430,7 +432,7 @@ def test_a_job_in_two_pools_is_reported() -> None:
     with pytest.raises(InvariantBroken, match="IS16: a job waits in another pool"):
         invariants.waits_in_one_pool(world, pool, job, job)
 
-    wrong(world.pool.jobs[org.id, name], state=State.QUEUED)
+    wrong(world.pool.jobs[org.id, name], state=JobState.QUEUED)
     with pytest.raises(InvariantBroken, match="IS16: a job waits in two pools"):
         invariants.waits_in_one_pool(world, pool, job, job)
 

@@ -82,7 +82,7 @@ def test_a_database_s_clock_that_jumps_is_not_believed() -> None:
     world.pools[POOL].clock.set_offset(0)
     world.run()
 
-    assert all(job.over for job in world.pool.jobs.values())
+    assert all(job.is_finished for job in world.pool.jobs.values())
 
 
 @pytest.mark.parametrize(

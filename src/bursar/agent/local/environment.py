@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from bursar.core.dispatch.attempt_end import GRACE_MS
+from bursar.core.dispatch.attempt_end import STOP_GRACE_MS
 from bursar.core.dispatch.reports import LeaseOrder
 
 # A process inherits only these variables of the agent: others may contain keys.
@@ -45,7 +45,7 @@ def build_environment(
         "BURSAR_DIR": str(folder),
         "BURSAR_CHECKPOINT_DIR": str(checkpoints),
         "BURSAR_CHECKPOINT_EVERY_MS": str(order.program.checkpoint_every_ms),
-        "BURSAR_GRACE_MS": str(GRACE_MS),
+        "BURSAR_GRACE_MS": str(STOP_GRACE_MS),
         "BURSAR_RUN_MS_MAX": str(order.run_ms_max),
         "BURSAR_PROGRESS": str(folder / "out" / "progress"),
         "BURSAR_RESULT": str(folder / "out" / "result.json"),

@@ -22,7 +22,7 @@ from bursar.agent.local import orphans
 from bursar.agent.local.environment import build_environment, checkpoint_folder
 from bursar.agent.local.files import load_json, write_json
 from bursar.core.dispatch.agent import Process, Run
-from bursar.core.dispatch.attempt_end import GRACE
+from bursar.core.dispatch.attempt_end import STOP_GRACE
 from bursar.core.dispatch.state import Exit
 from bursar.core.ids import NodeId
 from bursar.core.instant import MILLISECOND, Instant
@@ -100,7 +100,7 @@ class LocalBackend:
             started_at=start.get("at", order["at"]),
             until=request.get("until", order["until"]),
             stopping=request.get("stop", False),
-            asked_ms=_run_ms_at_request(request, start),
+            run_ms_at_stop=_run_ms_at_request(request, start),
         )
         outcome = self._load_outcome(fence, order)
         if outcome is not None:
@@ -217,7 +217,7 @@ class LocalBackend:
             "boot": self._boot_id,
             "at": running_time(),
             "until": run.until,
-            "grace_us": GRACE,
+            "grace_us": STOP_GRACE,
             "command": program.command,
             "env": build_environment(order, folder, checkpoints),
             "work": str(folder / "work"),

@@ -11,8 +11,8 @@ from bursar.api.context import Service, unknown
 from bursar.api.execute import to_json
 from bursar.api.operation import OperationTable
 from bursar.api.operations.pools import find_pool
-from bursar.core.dispatch.job_lifecycle import OVER, State
-from bursar.core.dispatch.state import name_of
+from bursar.core.dispatch.job_lifecycle import FINISHED, JobState
+from bursar.core.dispatch.state import cluster_name
 from bursar.core.ids import JobId
 from bursar.core.instant import Instant
 from bursar.core.scheduling.explain.explanation import explain
@@ -94,7 +94,7 @@ async def _explain_job(
 ) -> JobExplanation:
     if (text := _state_text(job)) is not None:
         return JobExplanation.of_state(job.job, job.state, text)
-    name = name_of((org, JobId(job.job)))
+    name = cluster_name((org, JobId(job.job)))
 
     def explain_in(cluster: Cluster, now: Instant) -> JobExplanation:
         if name in cluster.waiting:
@@ -114,9 +114,9 @@ async def _explain_job(
 
 def _state_text(job: Shown) -> str | None:
     """The explanation of a job that waits for no GPUs; None for other jobs."""
-    if job.state in OVER:
+    if job.state in FINISHED:
         return f"The job is finished: {job.state} ({job.why})."
-    if job.state == State.OUT_OF_CREDITS:
+    if job.state == JobState.OUT_OF_CREDITS:
         return "The job has used up its credits. It starts again when its hold is extended."
     if job.elements is not None:
         return f"The job is an array of {job.elements:,} jobs. Ask about one of its elements."

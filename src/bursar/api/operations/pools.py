@@ -12,7 +12,7 @@ from bursar.api.context import Service
 from bursar.api.errors import CallFailed
 from bursar.api.operation import OperationTable
 from bursar.api.pages import json_response
-from bursar.core.dispatch.pool import use
+from bursar.core.dispatch.pool import set_node_state
 from bursar.core.dispatch.reports import LeaseOrders, NodeReport
 from bursar.core.dispatch.state import Pool
 from bursar.core.ids import NodeId
@@ -169,7 +169,9 @@ async def set_state(call: Call, pool: Name, node: Name, body: NodeStateRequest) 
     """
     keeper = await find_pool(call.service, pool)
     state = NodeState(body.state)
-    used = await asyncio.to_thread(keeper.change, lambda work: use(work, NodeId(node), state))
+    used = await asyncio.to_thread(
+        keeper.change, lambda work: set_node_state(work, NodeId(node), state)
+    )
     if not used:
         raise CallFailed("not_found", f"pool {pool!r} has no node {node!r}")
     return _node_response(keeper, node)
@@ -223,7 +225,7 @@ async def _take_report(
 def _is_news(report: NodeReport, orders: LeaseOrders) -> bool:
     """Whether the node does not know all that its answer says: an answer before may be lost."""
     stopping = {
-        reading.fence: reading.asked_ms is not None
+        reading.fence: reading.run_ms_at_stop is not None
         for reading in report.readings
         if reading.exit is None
     }

@@ -26,14 +26,14 @@ from bursar.cli.credentials import KEY_VARIABLE, Access, find_access
 from bursar.cli.problems import LocalProblem
 from bursar.cli.signals import stop_event_on_signals
 from bursar.client.http import is_local
-from bursar.core.dispatch.agent import REPORT_EVERY
+from bursar.core.dispatch.agent import REPORT_INTERVAL
 from bursar.core.ids import NodeId
 from bursar.core.instant import MILLISECOND
 from bursar.wire.agents import NodeRequest
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 CHECKPOINTS_GIB: Final = 100
-_WAIT_MS: Final = REPORT_EVERY // MILLISECOND
+_WAIT_MS: Final = REPORT_INTERVAL // MILLISECOND
 
 
 @app.command()

@@ -49,7 +49,7 @@ class LocalProvisioner:
         except Problem as problem:
             raise NotDone(str(problem)) from problem
         # A node that was already there starts without delay.
-        delay = order.ready_by - order.ordered_at if order.there_at is None else 0
+        delay = order.ready_by - order.ordered_at if order.arrived_at is None else 0
         children.add(program, delay / SECOND)
         with self._lock:
             program_names[order.id] = program.name

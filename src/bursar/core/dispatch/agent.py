@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from bursar.core.dispatch.attempt_end import GRACE
+from bursar.core.dispatch.attempt_end import STOP_GRACE
 from bursar.core.dispatch.reports import DRIFT_PPM, LeaseOrder, LeaseOrders, NodeReport, Reading
 from bursar.core.dispatch.state import Exit
 from bursar.core.ids import NodeId
@@ -26,9 +26,9 @@ from bursar.core.instant import MILLISECOND, SECOND, Instant
 from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.value import value
 
-REPORT_EVERY: Final = 5 * SECOND
-KILL: Final = 500 * MILLISECOND  # what ending a process may take
-REMEMBERED: Final = 64  # reports that can still be answered
+REPORT_INTERVAL: Final = 5 * SECOND
+KILL_SPAN: Final = 500 * MILLISECOND  # what ending a process may take
+REPORTS_REMEMBERED: Final = 64  # reports that can still be answered
 
 
 @value
@@ -42,13 +42,13 @@ class Process:
     run_ms: int = 0
     saved_ms: int = 0  # up to where its work is kept: not what a checkpoint takes (M2)
     stopping: bool = False
-    asked_ms: int | None = None  # what it had run when it was asked to
+    run_ms_at_stop: int | None = None  # what it had run when it was asked to
     exit: Exit | None = None
     exit_code: int | None = None
     result: str | None = None  # what it has left, as JSON
 
 
-Table: TypeAlias = Mapping[int, Process]
+ProcessTable: TypeAlias = Mapping[int, Process]
 
 
 @value
@@ -107,18 +107,18 @@ class Agent:
     boot: int  # how often it was started; kept on disk
     fence: int  # the largest on disk
     n: int = 0  # reports so far
-    heard: int = 0  # the last report that was answered
-    heard_at: Instant | None = None  # when, by the pool's clock
+    answered: int = 0  # the last report that was answered
+    answered_at: Instant | None = None  # when, by the pool's clock
     sent: dict[int, tuple[Instant, frozenset[int]]] = field(default_factory=dict)  # when; ends told
     absent: dict[int, Exit] = field(default_factory=dict)  # leased, and not to be started any more
 
 
-def report(agent: Agent, table: Table, now: Instant) -> NodeReport:
+def make_report(agent: Agent, table: ProcessTable, now: Instant) -> NodeReport:
     """Say all that the node knows; `now` is its running time."""
     agent.n += 1
     ended = frozenset(fence for fence, one in table.items() if one.exit is not None)
     agent.sent[agent.n] = now, ended | agent.absent.keys()
-    agent.sent.pop(agent.n - REMEMBERED, None)
+    agent.sent.pop(agent.n - REPORTS_REMEMBERED, None)
     absent = (Reading(fence=fence, run_ms=0, exit=how) for fence, how in agent.absent.items())
     readings = tuple(_reading(table[fence]) for fence in sorted(table))
     return NodeReport(
@@ -126,7 +126,7 @@ def report(agent: Agent, table: Table, now: Instant) -> NodeReport:
         boot=agent.boot,
         n=agent.n,
         at=now,
-        heard=agent.heard_at,
+        answered_at=agent.answered_at,
         readings=(*readings, *absent),
     )
 
@@ -138,28 +138,30 @@ def _reading(one: Process) -> Reading:
         fence=one.fence,
         run_ms=one.run_ms,
         saved_ms=one.saved_ms,
-        asked_ms=one.asked_ms,
+        run_ms_at_stop=one.run_ms_at_stop,
         exit=Exit.GONE if cut_off else one.exit,
         exit_code=one.exit_code,
         result=one.result,
     )
 
 
-def hear(agent: Agent, orders: LeaseOrders, table: Table, now: Instant) -> list[Action]:
+def follow_orders(
+    agent: Agent, orders: LeaseOrders, table: ProcessTable, now: Instant
+) -> list[Action]:
     """Follow the answer to a report, unless it is an old one; what is to be done, in order."""
-    if orders.boot != agent.boot or orders.n <= agent.heard or orders.n not in agent.sent:
+    if orders.boot != agent.boot or orders.n <= agent.answered or orders.n not in agent.sent:
         return []
     sent_at, told = agent.sent[orders.n]
-    agent.heard, agent.heard_at = orders.n, orders.at
+    agent.answered, agent.answered_at = orders.n, orders.at
     agent.sent = {n: one for n, one in agent.sent.items() if n > orders.n}
     leased = {order.fence for order in orders.leases}
     agent.absent = {fence: how for fence, how in agent.absent.items() if fence in leased}
-    actions = _without_right(table, leased, told)
+    actions = _end_unleased(table, leased, told)
     for order in sorted(orders.leases, key=lambda one: one.fence):
         until = sent_at + safe_span(order.lasts)
         process = table.get(order.fence)
         if process is not None:
-            actions += _kept(process, order, until, now)
+            actions += _renew_process(process, order, until, now)
         elif order.fence <= agent.fence:
             agent.absent.setdefault(order.fence, Exit.GONE)
         elif order.stop:
@@ -177,10 +179,10 @@ def hear(agent: Agent, orders: LeaseOrders, table: Table, now: Instant) -> list[
 
 def safe_span(lasts: int) -> int:
     """How much of a lease's span an agent relies on (IS7)."""
-    return lasts - lasts * DRIFT_PPM // 1_000_000 - KILL
+    return lasts - lasts * DRIFT_PPM // 1_000_000 - KILL_SPAN
 
 
-def _without_right(table: Table, leased: set[int], told: frozenset[int]) -> list[Action]:
+def _end_unleased(table: ProcessTable, leased: set[int], told: frozenset[int]) -> list[Action]:
     """End what has no lease; forget what has ended, once the pool was told."""
     actions: list[Action] = []
     for fence in sorted(table.keys() - leased):
@@ -191,22 +193,22 @@ def _without_right(table: Table, leased: set[int], told: frozenset[int]) -> list
     return actions
 
 
-def _kept(one: Process, order: LeaseOrder, until: Instant, now: Instant) -> list[Action]:
+def _renew_process(one: Process, order: LeaseOrder, until: Instant, now: Instant) -> list[Action]:
     """What becomes of a process that is there: it goes on for longer, or is asked to stop."""
     if one.exit is not None or one.stopping or one.until <= now:
         return []
     until = max(_bounded(until, one.started_at, order), one.until)
     if order.stop:
-        return [Stop(fence=one.fence, until=min(until, now + GRACE))]
+        return [Stop(fence=one.fence, until=min(until, now + STOP_GRACE))]
     return [Prolong(fence=one.fence, until=until)] if until > one.until else []
 
 
 def _bounded(until: Instant, started_at: Instant, order: LeaseOrder) -> Instant:
     """Not beyond the longest run, by the node's own clock."""
-    return min(until, started_at + order.run_ms_max * MILLISECOND - KILL)
+    return min(until, started_at + order.run_ms_max * MILLISECOND - KILL_SPAN)
 
 
-def _is_free(piece: Piece, table: Table, leased: set[int]) -> bool:
+def _is_free(piece: Piece, table: ProcessTable, leased: set[int]) -> bool:
     """Whether nothing is on these GPUs any more that is being ended.
 
     What has a lease may be there: the pool knows how many parts of a GPU it has given away.

@@ -7,9 +7,9 @@ again, waits for credits, or is over (M3, M5).
 
 from typing import Final
 
-from bursar.core.dispatch.job_lifecycle import CLASSES, State, after
-from bursar.core.dispatch.quarantine import learn
-from bursar.core.dispatch.share_usage import spend
+from bursar.core.dispatch.job_lifecycle import END_CLASSES, JobState, next_state
+from bursar.core.dispatch.quarantine import record_end
+from bursar.core.dispatch.share_usage import record_usage
 from bursar.core.dispatch.state import Exit, Lease, LeasePart, PoolJob, PoolTransaction
 from bursar.core.instant import MILLISECOND, SECOND, Instant
 from bursar.core.leases import is_job_responsible, report_interval_ms, requeues
@@ -17,9 +17,11 @@ from bursar.core.messages import Corrected, Dropped, EndClass, Ended, RanSoFar, 
 from bursar.core.money import Micros, run_ms_for, usage_price
 from bursar.core.value import replace
 
-GRACE: Final = 10 * SECOND  # to make a checkpoint and end, once asked
-GRACE_MS: Final = GRACE // MILLISECOND
-ROOM: Final = frozenset({Why.PREEMPTED, Why.MADE_ROOM})  # why we ask an attempt to stop for another
+STOP_GRACE: Final = 10 * SECOND  # to make a checkpoint and end, once asked
+STOP_GRACE_MS: Final = STOP_GRACE // MILLISECOND
+MAKES_ROOM: Final = frozenset(
+    {Why.PREEMPTED, Why.MADE_ROOM}
+)  # why we ask an attempt to stop for another
 
 
 # How long credits last
@@ -27,39 +29,39 @@ ROOM: Final = frozenset({Why.PREEMPTED, Why.MADE_ROOM})  # why we ask an attempt
 
 def rate_of(job: PoolJob, gpu_type: str) -> Micros:
     """What a job's GPUs of a type cost, each in an hour."""
-    return dict(job.ask.rates)[gpu_type]
+    return dict(job.request.rates)[gpu_type]
 
 
 def run_ms_max(job: PoolJob, gpu_type: str) -> int:
     """How long an attempt may run: as long as the job, and as its credits last."""
     rate = rate_of(job, gpu_type)
     if rate == 0:
-        return job.left_ms
+        return job.remaining_ms
     left = max(job.hold_micros - job.used, 0)
-    return min(job.left_ms, run_ms_for(rate, job.ask.milli_gpus, left))
+    return min(job.remaining_ms, run_ms_for(rate, job.request.milli_gpus, left))
 
 
-def every_ms_of(job: PoolJob, gpu_type: str) -> int:
+def report_interval_of(job: PoolJob, gpu_type: str) -> int:
     """The run time between two messages to the org."""
-    return report_interval_ms(rate_of(job, gpu_type), job.ask.milli_gpus, job.hold_micros)
+    return report_interval_ms(rate_of(job, gpu_type), job.request.milli_gpus, job.hold_micros)
 
 
 def affords(job: PoolJob, gpu_type: str) -> bool:
     """Whether its time and its credits last for longer than it takes to stop."""
-    return run_ms_max(job, gpu_type) > GRACE_MS
+    return run_ms_max(job, gpu_type) > STOP_GRACE_MS
 
 
 def affords_a_run(job: PoolJob) -> bool:
     """Whether they do on some of its GPU types."""
-    return any(affords(job, gpu_type) for gpu_type, _ in job.ask.rates)
+    return any(affords(job, gpu_type) for gpu_type, _ in job.request.rates)
 
 
 # From one state to the next
 
 
-def moved(job: PoolJob, why: Why, fence: int | None = None) -> PoolJob:
+def with_step(job: PoolJob, why: Why, fence: int | None = None) -> PoolJob:
     """The job one step on in its life; with the fence of its lease if it has one then."""
-    return replace(job, state=after(job.state, why), why=why, fence=fence, earmark=None)
+    return replace(job, state=next_state(job.state, why), why=why, fence=fence, earmark=None)
 
 
 def job_of(work: PoolTransaction, lease: Lease) -> PoolJob:
@@ -84,52 +86,52 @@ def with_part(lease: Lease, part: LeasePart) -> Lease:
     return replace(lease, parts=parts)
 
 
-def drop(work: PoolTransaction, job: PoolJob, why: Why) -> None:
+def drop_job(work: PoolTransaction, job: PoolJob, why: Why) -> None:
     """Let a job that waits run no more."""
-    work.put(moved(job, why))
-    work.tell(job.key, Dropped(end_class=CLASSES[why], why=why))
+    work.put(with_step(job, why))
+    work.send(job.key, Dropped(end_class=END_CLASSES[why], why=why))
 
 
-def ask_to_stop(work: PoolTransaction, lease: Lease, why: Why) -> None:
+def request_stop(work: PoolTransaction, lease: Lease, why: Why) -> None:
     """Ask an attempt to stop: its nodes are told when they report next.
 
     Who was asked for another reason stops for that; but a job that is withdrawn is withdrawn.
     """
-    if lease.stop is None or why is Why.CANCELLED:
-        work.put(replace(lease, stop=why))
+    if lease.stop_reason is None or why is Why.CANCELLED:
+        work.put(replace(lease, stop_reason=why))
     job = job_of(work, lease)
-    if job.state is not State.STOPPING:
-        work.put(moved(job, Why.ASKED, lease.fence))
+    if job.state is not JobState.STOPPING:
+        work.put(with_step(job, Why.STOP_REQUESTED, lease.fence))
 
 
-def say_start(work: PoolTransaction, lease: Lease, job: PoolJob) -> None:
+def report_start(work: PoolTransaction, lease: Lease, job: PoolJob) -> None:
     """Tell the org that an attempt began; what is set aside is trimmed to what it can need."""
     assert lease.started_at is not None
-    need = usage_price(rate_of(job, lease.gpu_type), job.ask.milli_gpus, job.left_ms)
+    need = usage_price(rate_of(job, lease.gpu_type), job.request.milli_gpus, job.remaining_ms)
     work.put(replace(job, hold_micros=min(job.hold_micros, job.used + need)))
-    work.tell(
+    work.send(
         lease.key,
         Started(
             attempt=lease.attempt,
             gpu_type=lease.gpu_type,
-            at=lease.started_at,
-            run_ms=job.left_ms,
+            started_at=lease.started_at,
+            run_ms=job.remaining_ms,
         ),
     )
 
 
-def tell_run(work: PoolTransaction, lease: Lease) -> Lease:
+def report_run(work: PoolTransaction, lease: Lease) -> Lease:
     """Tell the org how long an attempt has run."""
-    lease = replace(lease, told_ms=lease.run_ms)
+    lease = replace(lease, reported_ms=lease.run_ms)
     work.put(lease)
-    work.tell(lease.key, RanSoFar(attempt=lease.attempt, run_ms=lease.run_ms))
+    work.send(lease.key, RanSoFar(attempt=lease.attempt, run_ms=lease.run_ms))
     return lease
 
 
 # How attempts end
 
 
-def look_at(work: PoolTransaction, lease: Lease) -> None:
+def check_lease(work: PoolTransaction, lease: Lease) -> None:
     """Tell the org, ask to stop, or end a live lease, as its readings ask for.
 
     Of the last reading its end tells: nothing else need be said of it.
@@ -138,23 +140,23 @@ def look_at(work: PoolTransaction, lease: Lease) -> None:
     if None not in exits:
         _close(work, lease, _why_ended(work, lease))
         return
-    if lease.run_ms - lease.told_ms >= lease.every_ms:
-        lease = tell_run(work, lease)
+    if lease.run_ms - lease.reported_ms >= lease.report_interval_ms:
+        lease = report_run(work, lease)
     if any(one not in (None, Exit.DONE) for one in exits):
-        ask_to_stop(work, lease, _why_ended(work, lease))
-    elif _is_run(lease) or work.now >= job_of(work, lease).hold_until - GRACE:
-        ask_to_stop(work, lease, _limit(work, lease))
+        request_stop(work, lease, _why_ended(work, lease))
+    elif _is_at_limit(lease) or work.now >= job_of(work, lease).hold_until - STOP_GRACE:
+        request_stop(work, lease, _limit_reached(work, lease))
 
 
-def _is_run(lease: Lease) -> bool:
+def _is_at_limit(lease: Lease) -> bool:
     """Whether an attempt has run as long as it may, but for the time it takes to stop."""
-    return lease.run_ms >= lease.run_ms_max - GRACE_MS
+    return lease.run_ms >= lease.run_ms_max - STOP_GRACE_MS
 
 
-def _limit(work: PoolTransaction, lease: Lease) -> Why:
+def _limit_reached(work: PoolTransaction, lease: Lease) -> Why:
     """What an attempt runs into first: its credits' end, its job's longest run, its hold's end."""
-    unpaid = lease.run_ms_max < job_of(work, lease).left_ms
-    return Why.OUT_OF_CREDITS if unpaid and _is_run(lease) else Why.TIME_UP
+    unpaid = lease.run_ms_max < job_of(work, lease).remaining_ms
+    return Why.OUT_OF_CREDITS if unpaid and _is_at_limit(lease) else Why.TIME_UP
 
 
 def _why_ended(work: PoolTransaction, lease: Lease) -> Why:
@@ -166,47 +168,47 @@ def _why_ended(work: PoolTransaction, lease: Lease) -> Why:
     exits = {part.exit for part in lease.parts}
     if exits == {Exit.DONE}:
         return Why.FINISHED
-    if lease.stop is Why.CANCELLED:
+    if lease.stop_reason is Why.CANCELLED:
         return Why.CANCELLED
     if Exit.FAILED in exits and Exit.GONE not in exits:
         return Why.FAILED
     # Who was asked because another process had ended was not asked by anybody.
-    asked = None if lease.stop in (Why.FAILED, Why.LOST) else lease.stop
+    asked = None if lease.stop_reason in (Why.FAILED, Why.LOST) else lease.stop_reason
     last = max(part.until for part in lease.parts)
-    if _is_run(lease) or last >= job_of(work, lease).hold_until:
-        return asked or _limit(work, lease)
+    if _is_at_limit(lease) or last >= job_of(work, lease).hold_until:
+        return asked or _limit_reached(work, lease)
     return Why.LOST if Exit.GONE in exits or asked is None else asked
 
 
 def _close(work: PoolTransaction, lease: Lease, why: Why) -> None:
     """End a lease whose processes are gone: the job waits again or is over (M3)."""
-    learn(work, lease, why)
+    record_end(work, lease, why)
     job = job_of(work, lease)
-    spend(work, job, lease)
+    record_usage(work, job, lease)
     if lease.started_at is None:
         lease = replace(lease, started_at=lease.leased_at)
-        say_start(work, lease, job)
+        report_start(work, lease, job)
         job = job_of(work, lease)
-    lease = replace(lease, ended_at=work.now, told_ms=lease.run_ms, why=why)
-    pays = _pays(lease, CLASSES[why])
+    lease = replace(lease, ended_at=work.now, reported_ms=lease.run_ms, why=why)
+    pays = _pays(lease, END_CLASSES[why])
     kept_ms = _kept_ms(lease, pays=pays)
     # What the job does not answer for is not reported again; else run time counts up to the end.
     last = min(work.now, max(part.until for part in lease.parts))
-    ends_at = last if pays and kept_ms is None else lease.leased_at
-    lease = replace(lease, kept_ms=kept_ms, ends_at=ends_at)
+    reportable_until = last if pays and kept_ms is None else lease.leased_at
+    lease = replace(lease, kept_ms=kept_ms, reportable_until=reportable_until)
     price = _price(job, lease, lease.paid_ms)
     job = replace(job, ran_ms=job.ran_ms + lease.paid_ms, used=job.used + price)
-    job = _gone_on(job, lease, why, work.now)
+    job = _job_after(job, lease, why, work.now)
     work.put(job)
     work.put(lease)
-    work.tell(
+    work.send(
         lease.key,
         Ended(
             attempt=lease.attempt,
-            end_class=CLASSES[why],
+            end_class=END_CLASSES[why],
             run_ms=lease.run_ms,
             kept_ms=lease.kept_ms,
-            over=job.over,
+            job_finished=job.is_finished,
             why=why,
             exit_code=_exit_code(lease),
             result=lease.parts[0].result,
@@ -214,7 +216,7 @@ def _close(work: PoolTransaction, lease: Lease, why: Why) -> None:
     )
 
 
-def correct(work: PoolTransaction, lease: Lease, end_class: EndClass) -> None:
+def correct_end(work: PoolTransaction, lease: Lease, end_class: EndClass) -> None:
     """Change the end class of an attempt and report to the org what is paid now (M3).
 
     Only if the job answers for it itself is anything charged after all: of others its org has not
@@ -233,18 +235,18 @@ def correct(work: PoolTransaction, lease: Lease, end_class: EndClass) -> None:
         most = max(most, _affordable_ms(job, lease))
     if most < (lease.run_ms if kept_ms is None else kept_ms):
         kept_ms = most
-    lease = replace(lease, corrected=end_class, kept_ms=kept_ms, ends_at=lease.leased_at)
+    lease = replace(lease, corrected=end_class, kept_ms=kept_ms, reportable_until=lease.leased_at)
     price = _price(job, lease, lease.paid_ms)
     work.put(replace(job, ran_ms=job.ran_ms + lease.paid_ms, used=job.used + price))
     work.put(lease)
-    work.tell(
+    work.send(
         lease.key,
         Corrected(
             attempt=lease.attempt,
             end_class=end_class,
             run_ms=lease.run_ms,
             kept_ms=lease.kept_ms,
-            over=job.attempt == lease.attempt and job.why in (lease.why, Why.GIVEN_UP),
+            job_finished=job.attempt == lease.attempt and job.why in (lease.why, Why.GIVEN_UP),
         ),
     )
 
@@ -252,11 +254,11 @@ def correct(work: PoolTransaction, lease: Lease, end_class: EndClass) -> None:
 def _affordable_ms(job: PoolJob, lease: Lease) -> int:
     """How long an attempt can have run for what is set aside and not used by others."""
     rate, left = rate_of(job, lease.gpu_type), max(job.hold_micros - job.used, 0)
-    return lease.run_ms if rate == 0 else run_ms_for(rate, job.ask.milli_gpus, left)
+    return lease.run_ms if rate == 0 else run_ms_for(rate, job.request.milli_gpus, left)
 
 
 def _price(job: PoolJob, lease: Lease, run_ms: int) -> Micros:
-    return usage_price(rate_of(job, lease.gpu_type), job.ask.milli_gpus, run_ms)
+    return usage_price(rate_of(job, lease.gpu_type), job.request.milli_gpus, run_ms)
 
 
 def _pays(lease: Lease, end_class: EndClass) -> bool:
@@ -275,8 +277,8 @@ def _kept_ms(lease: Lease, *, pays: bool) -> int | None:
     had asked it to make room (M2), also if its node was lost then.
     """
     kept_ms = lease.run_ms if pays else min(part.saved_ms for part in lease.parts)
-    if lease.stop in ROOM and lease.why in (lease.stop, Why.LOST):
-        asked = (part.asked_ms for part in lease.parts if part.asked_ms is not None)
+    if lease.stop_reason in MAKES_ROOM and lease.why in (lease.stop_reason, Why.LOST):
+        asked = (part.run_ms_at_stop for part in lease.parts if part.run_ms_at_stop is not None)
         kept_ms = min((kept_ms, *asked))
     return kept_ms if kept_ms < lease.run_ms else None
 
@@ -287,21 +289,21 @@ def _exit_code(lease: Lease) -> int | None:
     return next((code for code in codes if code), None if None in codes else 0)
 
 
-def _gone_on(job: PoolJob, lease: Lease, why: Why, now: Instant) -> PoolJob:
+def _job_after(job: PoolJob, lease: Lease, why: Why, now: Instant) -> PoolJob:
     """The job after an attempt that ended so: it waits, or is over."""
-    if CLASSES[why] in (EndClass.PREEMPTION, EndClass.PLATFORM):
-        left_ms = job.left_ms - GRACE_MS
-        if not requeues(CLASSES[why], job.requeues_left, left_ms, withdrawn=job.withdrawn):
-            return moved(job, Why.GIVEN_UP)
+    if END_CLASSES[why] in (EndClass.PREEMPTION, EndClass.PLATFORM):
+        left_ms = job.remaining_ms - STOP_GRACE_MS
+        if not requeues(END_CLASSES[why], job.requeues_left, left_ms, withdrawn=job.withdrawn):
+            return with_step(job, Why.GIVEN_UP)
         job = replace(
             job,
             requeues_left=job.requeues_left - 1,
-            preemptions=job.preemptions + (CLASSES[why] is EndClass.PREEMPTION),
+            preemptions=job.preemptions + (END_CLASSES[why] is EndClass.PREEMPTION),
             stopped_at=now,
-            losses=job.losses + 1 if why is Why.LOST and lease.run_ms < GRACE_MS else 0,
+            losses=job.losses + 1 if why is Why.LOST and lease.run_ms < STOP_GRACE_MS else 0,
         )
-        return moved(job, why if affords_a_run(job) else Why.OUT_OF_CREDITS)
-    job = moved(job, why)
-    if job.state is State.OUT_OF_CREDITS and affords_a_run(job):
-        return moved(job, Why.TOPPED_UP)
+        return with_step(job, why if affords_a_run(job) else Why.OUT_OF_CREDITS)
+    job = with_step(job, why)
+    if job.state is JobState.OUT_OF_CREDITS and affords_a_run(job):
+        return with_step(job, Why.TOPPED_UP)
     return job

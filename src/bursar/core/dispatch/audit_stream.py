@@ -16,40 +16,42 @@ when; whoever is next may lead it at once.
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from bursar.core.dispatch.pool import PlanOutcome, write
+from bursar.core.dispatch.pool import PlanOutcome, carry_out
 from bursar.core.dispatch.state import AuditEvent, PoolTransaction
 from bursar.core.instant import Instant
 from bursar.core.leases import Denied
 from bursar.core.scheduling.decisions import Decision
 from bursar.core.scheduling.model.recording import Recording, split_snapshot
 
-PART: Final = 1_000  # nodes and jobs of a snapshot in one event
+SNAPSHOT_PART_MAX: Final = 1_000  # nodes and jobs of a snapshot in one event
 
 
 class AuditRecord(NamedTuple):
     """What a leader has to write down, and the event after which it goes on."""
 
-    recorded: Recording
+    recording: Recording
     after: int  # does not matter where a window begins
 
 
-def write_down(
+def carry_out_audited(
     work: PoolTransaction, epoch: int, decisions: Sequence[Decision], noted: AuditRecord | None
 ) -> PlanOutcome:
     """Carry out what a leader has decided, and note how it came to that; or nothing of it."""
     if noted is None:
-        return write(work, epoch, decisions)
-    recorded = noted.recorded
-    if epoch != work.epoch or (recorded.snapshot is None and noted.after != work.noted):
+        return carry_out(work, epoch, decisions)
+    recorded = noted.recording
+    if epoch != work.epoch or (recorded.snapshot is None and noted.after != work.audit_events):
         return PlanOutcome((), (), (Denied.EPOCH_STALE,))
-    written = write(work, epoch, decisions)
-    work.notes += _notes(epoch, recorded, written.denied)
-    return written._replace(noted=work.noted)
+    written = carry_out(work, epoch, decisions)
+    work.audit_new += _audit_events(epoch, recorded, written.denied)
+    return written._replace(audit_events=work.audit_events)
 
 
-def _notes(epoch: int, recorded: Recording, denied: tuple[Denied, ...]) -> Iterator[AuditEvent]:
+def _audit_events(
+    epoch: int, recorded: Recording, denied: tuple[Denied, ...]
+) -> Iterator[AuditEvent]:
     if recorded.snapshot is not None:
-        parts = split_snapshot(recorded.snapshot, PART)
+        parts = split_snapshot(recorded.snapshot, SNAPSHOT_PART_MAX)
         for number, part in enumerate(parts):
             yield AuditEvent(epoch=epoch, record=part, part=number, parts=len(parts))
     *before, last = recorded.steps
@@ -58,9 +60,9 @@ def _notes(epoch: int, recorded: Recording, denied: tuple[Denied, ...]) -> Itera
     yield AuditEvent(epoch=epoch, record=last, denied=denied)
 
 
-def rest(work: PoolTransaction, epoch: int, until: Instant) -> bool:
+def let_rest(work: PoolTransaction, epoch: int, until: Instant) -> bool:
     """Lead no more until then, unless something waits or runs; whether that is so."""
-    if epoch != work.epoch or work.active:
+    if epoch != work.epoch or work.is_active:
         return False
     work.rests_until, work.leads_until = until, 0
     return True

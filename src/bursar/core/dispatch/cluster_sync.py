@@ -8,16 +8,16 @@ is gone, and the cluster is changed where it says otherwise.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from bursar.core.dispatch.attempt_end import GRACE, affords, run_ms_max
-from bursar.core.dispatch.job_lifecycle import LIVE, WAITING, State
-from bursar.core.dispatch.quarantine import standing
+from bursar.core.dispatch.attempt_end import STOP_GRACE, affords, run_ms_max
+from bursar.core.dispatch.job_lifecycle import LIVE, WAITING, JobState
+from bursar.core.dispatch.quarantine import state_of
 from bursar.core.dispatch.quota_usage import QuotaUsage
-from bursar.core.dispatch.share_usage import grown, share_path
-from bursar.core.dispatch.state import JobKey, Lease, Pool, PoolJob, PoolNode, name_of
+from bursar.core.dispatch.share_usage import share_path, usage_bases
+from bursar.core.dispatch.state import JobKey, Lease, Pool, PoolJob, PoolNode, cluster_name
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, MILLISECOND, MINUTE, SECOND, Instant
 from bursar.core.money import Micros
-from bursar.core.quota_slices import NOTHING, Key
+from bursar.core.quota_slices import NOTHING, QuotaKey
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.earmarks import can_hold
 from bursar.core.scheduling.model.job_mix import JobMix
@@ -29,38 +29,40 @@ from bursar.core.scheduling.model.snapshot import PoolSnapshot
 from bursar.core.scheduling.model.usage import UsageDecay
 from bursar.core.value import replace
 
-LOSSES: Final = 10  # that make a pause longer
-PAUSE_MAX: Final = 5 * MINUTE
-LOOKS_EVERY: Final = SECOND  # between two looks at all nodes
+BACKOFF_STEPS: Final = 10  # that make a pause longer
+RETRY_PAUSE_MAX: Final = 5 * MINUTE
+NODE_SCAN_INTERVAL: Final = SECOND  # between two looks at all nodes
 
 
 class ClusterMirror:
     """A cluster that follows a pool."""
 
     def __init__(self, policy: PoolPolicy, now: Instant) -> None:
-        self.told = Recorder(Cluster(policy, now))  # all that the cluster learns goes through this
-        self._shipped = policy  # in force if the pool has none of its own
+        self.recorder = Recorder(
+            Cluster(policy, now)
+        )  # all that the cluster learns goes through this
+        self._default_policy = policy  # in force if the pool has none of its own
         self._policy_n: int | None = None  # of the policy in force; None before the first look
-        self._counted = QuotaUsage()
-        self._limited: set[Key] = set()  # quotas that the cluster knows
+        self._quota_usage = QuotaUsage()
+        self._limited: set[QuotaKey] = set()  # quotas that the cluster knows
         self._nodes: dict[NodeId, Node] = {}  # in the states in which the cluster has them
-        self._looked_at: Instant | None = None  # when all nodes were last looked at
+        self._scanned_at: Instant | None = None  # when all nodes were last looked at
         self._attempts: dict[JobId, int] = {}  # fences of what runs
-        self._waits: dict[JobId, Job] = {}  # what waits, as it was described
-        self._typical = JobMix()
+        self._waiting: dict[JobId, Job] = {}  # what waits, as it was described
+        self._job_mix = JobMix()
 
     @property
     def cluster(self) -> Cluster:
         """The scheduler's memory; all changes go through `told`."""
-        return self.told.cluster
+        return self.recorder.cluster
 
     def follow(self, pool: Pool, keys: Iterable[JobKey], now: Instant) -> bool:
         """Catch up with what the pool's nodes and these jobs are now; whether there are news.
 
         A new follower is given all jobs, and then those that have changed.
         """
-        self.told.advance_to(now)
-        changed = self._follow_terms(pool)
+        self.recorder.advance_to(now)
+        changed = self._follow_policy_and_quotas(pool)
         nodes = sorted(self._nodes_of(pool, now))
         for node in nodes:
             if node in pool.machines:
@@ -73,39 +75,39 @@ class ClusterMirror:
         for node in nodes:
             if node not in pool.machines and node in self._nodes:
                 del self._nodes[node]
-                self.told.remove_node(node)
+                self.recorder.remove_node(node)
                 changed = True
         return changed
 
-    def _follow_terms(self, pool: Pool) -> bool:
+    def _follow_policy_and_quotas(self, pool: Pool) -> bool:
         """Put the pool's policy and its slices of quotas in force; whether there are others."""
-        self._counted = pool.counted
+        self._quota_usage = pool.quota_usage
         policy_n = 0 if pool.policy is None else pool.policy.n
-        if policy_n != self._policy_n or any(pool.resliced.values()):
+        if policy_n != self._policy_n or any(pool.changed_slices.values()):
             first, self._policy_n = self._policy_n is None, policy_n
-            self._begin_anew(pool, first=first)
+            self._rebuild(pool, first=first)
             return True
-        for key in pool.resliced:
-            self._limit(key)
-        return bool(pool.resliced)
+        for key in pool.changed_slices:
+            self._set_limit(key)
+        return bool(pool.changed_slices)
 
-    def _begin_anew(self, pool: Pool, *, first: bool) -> None:
+    def _rebuild(self, pool: Pool, *, first: bool) -> None:
         """Let the cluster be one under the policy in force, with all that it knows; at first that
         is what users have had before."""
-        policy = self._shipped if pool.policy is None else pool.policy.policy
+        policy = self._default_policy if pool.policy is None else pool.policy.policy
         before, half_life = self.cluster.snapshot(), policy.half_life
-        used = grown(pool.usage.values(), half_life, before.at) if first else None
-        counted = {name_of(key): self._quotas(job) for key, job in pool.jobs.items()}
-        self._waits = {name: _counted(job, counted) for name, job in self._waits.items()}
-        self.told = Recorder(
+        used = usage_bases(pool.usage.values(), half_life, before.at) if first else None
+        counted = {cluster_name(key): self._quotas(job) for key, job in pool.jobs.items()}
+        self._waiting = {name: _with_quotas(job, counted) for name, job in self._waiting.items()}
+        self.recorder = Recorder(
             Cluster.from_snapshot(
                 replace(
                     before,
                     policy=replace(policy, limits=(*policy.limits, *self._limits())),
-                    usage=carried_over(before, half_life) if used is None else used,
-                    waiting=tuple(_counted(job, counted) for job in before.waiting),
+                    usage=convert_usage(before, half_life) if used is None else used,
+                    waiting=tuple(_with_quotas(job, counted) for job in before.waiting),
                     running=tuple(
-                        replace(one, job=_counted(one.job, counted)) for one in before.running
+                        replace(one, job=_with_quotas(one.job, counted)) for one in before.running
                     ),
                 )
             )
@@ -113,66 +115,71 @@ class ClusterMirror:
 
     def _quotas(self, job: PoolJob) -> tuple[str, ...]:
         """The names of the quotas that count a job; the cluster knows all of them."""
-        keys = self._counted.keys(job.org, job.ask)
+        keys = self._quota_usage.keys(job.org, job.request)
         for key in keys:
             if key not in self._limited:
-                self._limit(key)
-        return tuple(map(_name_of_quota, keys))
+                self._set_limit(key)
+        return tuple(map(_quota_name, keys))
 
-    def _limit(self, key: Key) -> None:
+    def _set_limit(self, key: QuotaKey) -> None:
         """Let the cluster know what there is of a quota."""
         self._limited.add(key)
-        self.told.set_limit(_name_of_quota(key), self._share(key))
+        self.recorder.set_limit(_quota_name(key), self._share(key))
 
     def _limits(self) -> Iterator[tuple[str, Share]]:
-        self._limited |= {one.key for of in self._counted.slices.values() for one in of.values()}
+        self._limited |= {
+            one.key for of in self._quota_usage.slices.values() for one in of.values()
+        }
         for key in sorted(self._limited):
-            yield _name_of_quota(key), self._share(key)
+            yield _quota_name(key), self._share(key)
 
-    def _share(self, key: Key) -> Share:
-        known = self._counted.slice(key)
+    def _share(self, key: QuotaKey) -> Share:
+        known = self._quota_usage.slice(key)
         return NOTHING if known is None else known.share
 
-    def _described(self, queued: PoolJob) -> Job:
-        job, quotas = described(queued), self._quotas(queued)
+    def _describe(self, queued: PoolJob) -> Job:
+        job, quotas = describe_job(queued), self._quotas(queued)
         return replace(job, limit_names=quotas) if quotas else job
 
     def _nodes_of(self, pool: Pool, now: Instant) -> Iterable[NodeId]:
         """The nodes that may have changed; of time alone, which silences them, now and then."""
-        if self._looked_at is not None and self._looked_at <= now < self._looked_at + LOOKS_EVERY:
-            return pool.touched
-        self._looked_at = now
+        if (
+            self._scanned_at is not None
+            and self._scanned_at <= now < self._scanned_at + NODE_SCAN_INTERVAL
+        ):
+            return pool.changed_nodes
+        self._scanned_at = now
         return pool.machines.keys() | self._nodes.keys()
 
-    def placed(self, leases: Iterable[Lease]) -> None:
+    def add_leases(self, leases: Iterable[Lease]) -> None:
         """What the cluster has started was given leases."""
         for lease in leases:
-            self._attempts[name_of(lease.key)] = lease.fence
+            self._attempts[cluster_name(lease.key)] = lease.fence
 
     def _follow_node(self, machine: PoolNode, now: Instant) -> bool:
-        node, old = _as_it_stands(machine, now), self._nodes.get(machine.id)
+        node, old = _node_now(machine, now), self._nodes.get(machine.id)
         if old == node:
             return False
         self._nodes[node.id] = node
         if old is not None and old.kind != node.kind:  # nothing runs there
-            self.told.remove_node(node.id)
-        self.told.add_node(node)
+            self.recorder.remove_node(node.id)
+        self.recorder.add_node(node)
         return True
 
     def _follow_job(self, pool: Pool, key: JobKey) -> bool:
         """Let the cluster know of a job what the pool does; whether that is news."""
-        cluster, job, name = self.cluster, pool.jobs[key], name_of(key)
+        cluster, job, name = self.cluster, pool.jobs[key], cluster_name(key)
         changed = False
         if name in cluster.running and self._attempts[name] != job.fence:
             del self._attempts[name]
-            self.told.remove_running(name)
+            self.recorder.remove_running(name)
             changed = True
-        if job.state is not State.QUEUED:
-            self._waits.pop(name, None)
+        if job.state is not JobState.QUEUED:
+            self._waiting.pop(name, None)
             if name in cluster.waiting:
-                self.told.withdraw(name)
+                self.recorder.withdraw(name)
                 changed = True
-        if job.state is State.QUEUED:
+        if job.state is JobState.QUEUED:
             changed = self._follow_wait(job, name) or changed
         if job.state in LIVE:
             changed = self._follow_lease(job, pool.leases[job.fence or 0]) or changed
@@ -180,18 +187,18 @@ class ClusterMirror:
 
     def _follow_wait(self, job: PoolJob, name: JobId) -> bool:
         """A job waits; more may have been set aside for it since it was described."""
-        cluster, new = self.cluster, self._described(job)
+        cluster, new = self.cluster, self._describe(job)
         old = cluster.waiting.get(name)
         if old is None:
             if not job.attempt:
-                self._count(job)
-        elif new == self._waits[name]:
+                self._count_job(job)
+        elif new == self._waiting[name]:
             return False
         else:
-            self.told.withdraw(name)
-        self._waits[name] = new
+            self.recorder.withdraw(name)
+        self._waiting[name] = new
         dated = old or new
-        self.told.enqueue(
+        self.recorder.enqueue(
             replace(
                 new,
                 promised_since=dated.promised_since,
@@ -208,31 +215,31 @@ class ClusterMirror:
             return False
         if earmark.job not in cluster.waiting or not can_hold(cluster, earmark):
             return False
-        self.told.add_earmark(earmark)
+        self.recorder.add_earmark(earmark)
         return True
 
-    def _count(self, job: PoolJob) -> None:
+    def _count_job(self, job: PoolJob) -> None:
         """Count a job that was not known among those typically seen."""
-        self._typical.add(job.ask.spec.shape)
-        self.told.set_job_mix(self._typical.fragments.typical)
+        self._job_mix.add(job.request.spec.shape)
+        self.recorder.set_job_mix(self._job_mix.fragments.typical)
 
     def _follow_lease(self, job: PoolJob, lease: Lease) -> bool:
         """A job has GPUs, and may have been asked to leave them."""
-        cluster, name = self.cluster, name_of(job.key)
+        cluster, name = self.cluster, cluster_name(job.key)
         changed = name not in cluster.running
         if changed:
             self._attempts[name] = lease.fence
-            self.told.add_running(_running(self._described(job), lease))
-            self._count(job)
-        if job.state is State.STOPPING and cluster.running[name].stops_at is None:
-            self.told.stop(name, cluster.now + GRACE)
+            self.recorder.add_running(_running_job(self._describe(job), lease))
+            self._count_job(job)
+        if job.state is JobState.STOPPING and cluster.running[name].stops_at is None:
+            self.recorder.stop(name, cluster.now + STOP_GRACE)
             changed = True
         return changed
 
 
-def _as_it_stands(machine: PoolNode, now: Instant) -> Node:
+def _node_now(machine: PoolNode, now: Instant) -> Node:
     """A node as the scheduler is told of it."""
-    node, state = machine.node, standing(machine, now)
+    node, state = machine.node, state_of(machine, now)
     if state is NodeState.ON_ORDER:
         return replace(node, ready_at=_expected_at(node.ready_at, now))
     return node if state is node.state else replace(node, state=state)
@@ -244,22 +251,22 @@ def _expected_at(ready_at: Instant, now: Instant) -> Instant:
     It lies behind the next look at all nodes: until then nobody takes it for there.
     """
     late = 0
-    while ready_at + late <= now + LOOKS_EVERY:
+    while ready_at + late <= now + NODE_SCAN_INTERVAL:
         late = 2 * late or MINUTE
     return ready_at + late
 
 
-def _name_of_quota(key: Key) -> str:
+def _quota_name(key: QuotaKey) -> str:
     """What a quota is called in a cluster: orgs choose ids of their own."""
     return f"quota {key[0]}/{key[1]}"
 
 
-def _counted(job: Job, counted: Mapping[JobId, tuple[str, ...]]) -> Job:
+def _with_quotas(job: Job, counted: Mapping[JobId, tuple[str, ...]]) -> Job:
     """A job, in other quotas; as it is if nothing is known of it any more."""
     return replace(job, limit_names=counted.get(job.id, job.limit_names))
 
 
-def carried_over(before: PoolSnapshot, half_life: int) -> tuple[tuple[Path, Micros], ...]:
+def convert_usage(before: PoolSnapshot, half_life: int) -> tuple[tuple[Path, Micros], ...]:
     """What was used before, as it counts if it fades with another half-life from now on."""
     if half_life == before.policy.half_life:
         return before.usage
@@ -273,59 +280,59 @@ def carried_over(before: PoolSnapshot, half_life: int) -> tuple[tuple[Path, Micr
     return tuple((path, base * now // then) for path, base in before.usage)
 
 
-def described(queued: PoolJob) -> Job:
+def describe_job(queued: PoolJob) -> Job:
     """A job as the scheduler is told of it."""
-    ask, spec = queued.ask, queued.ask.spec
+    ask, spec = queued.request, queued.request.spec
     every = spec.program.checkpoint_every_ms * MILLISECOND
     return Job(
-        id=name_of(queued.key),
-        shape=_shape(queued),
+        id=cluster_name(queued.key),
+        shape=_affordable_shape(queued),
         path=share_path(queued),
         prices=ask.rates,
-        run_max=max(queued.left_ms, 1) * MILLISECOND,
+        run_max=max(queued.remaining_ms, 1) * MILLISECOND,
         queued_at=queued.queued_at,
         priority_class=spec.priority_class,
-        estimate=_estimate(queued),
+        estimate=_remaining_estimate(queued),
         preemptible=spec.preemptible,
         checkpoint_every=every,
-        checkpoint_cost=GRACE if every else 0,
+        checkpoint_cost=STOP_GRACE if every else 0,
         preemptions=queued.preemptions,
         stopped_at=queued.stopped_at,
-        not_before=_not_before(queued),
+        not_before=_retry_at(queued),
         attained=queued.used,
     )
 
 
-def _shape(queued: PoolJob) -> Shape:
+def _affordable_shape(queued: PoolJob) -> Shape:
     """What it needs, on the types on which its credits last for as long as it may still run.
 
     What is set aside was trimmed when it first started, to what it needs on that type. If they last
     on none, as when more is set aside from time to time, wherever it can run at all.
     """
-    shape = queued.ask.spec.shape
+    shape = queued.request.spec.shape
     if queued.state not in WAITING:
         return shape
-    lasting = tuple(one for one in shape.types if run_ms_max(queued, one) >= queued.left_ms)
+    lasting = tuple(one for one in shape.types if run_ms_max(queued, one) >= queued.remaining_ms)
     types = lasting or tuple(one for one in shape.types if affords(queued, one))
     return replace(shape, types=types)
 
 
-def _not_before(queued: PoolJob) -> Instant:
+def _retry_at(queued: PoolJob) -> Instant:
     """When it may be tried again: the more often it was lost at its start, the later."""
     if not queued.losses:
         return 0
-    return queued.stopped_at + min(SECOND << min(queued.losses, LOSSES), PAUSE_MAX)
+    return queued.stopped_at + min(SECOND << min(queued.losses, BACKOFF_STEPS), RETRY_PAUSE_MAX)
 
 
-def _estimate(queued: PoolJob) -> int | None:
+def _remaining_estimate(queued: PoolJob) -> int | None:
     """The estimated run time that remains; None once the estimate is exceeded."""
-    told = queued.ask.spec.estimate_ms
+    told = queued.request.spec.estimate_ms
     if told is None or told <= queued.ran_ms:
         return None
     return (told - queued.ran_ms) * MILLISECOND
 
 
-def _running(job: Job, lease: Lease) -> RunningJob:
+def _running_job(job: Job, lease: Lease) -> RunningJob:
     saved = min(part.saved_ms for part in lease.parts) * MILLISECOND
     started_at = lease.leased_at if lease.started_at is None else lease.started_at
     return RunningJob(

@@ -21,7 +21,7 @@ from bursar.core.messages import EndClass, Why
 from bursar.core.refusal import fail_invariant
 
 
-class State(StrEnum):
+class JobState(StrEnum):
     """How far a job has got."""
 
     QUEUED = "queued"  # waits for GPUs
@@ -36,44 +36,44 @@ class State(StrEnum):
     MOVED = "moved"  # it waits in another pool: over in this one
 
 
-WAITING: Final = frozenset({State.QUEUED, State.OUT_OF_CREDITS})
-LIVE: Final = frozenset({State.STARTING, State.RUNNING, State.STOPPING})  # has a lease
-OVER: Final = frozenset(
-    {State.SUCCEEDED, State.FAILED, State.CANCELLED, State.EXPIRED, State.MOVED}
+WAITING: Final = frozenset({JobState.QUEUED, JobState.OUT_OF_CREDITS})
+LIVE: Final = frozenset({JobState.STARTING, JobState.RUNNING, JobState.STOPPING})  # has a lease
+FINISHED: Final = frozenset(
+    {JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED, JobState.MOVED}
 )
 
 # What ends an attempt, from whichever of the live states.
-_ENDS: Final[Mapping[Why, State]] = {
-    Why.FINISHED: State.SUCCEEDED,
-    Why.FAILED: State.FAILED,
-    Why.CANCELLED: State.CANCELLED,
-    Why.PREEMPTED: State.QUEUED,
-    Why.MADE_ROOM: State.QUEUED,
-    Why.LOST: State.QUEUED,
-    Why.GIVEN_UP: State.FAILED,
-    Why.TIME_UP: State.EXPIRED,
-    Why.OUT_OF_CREDITS: State.OUT_OF_CREDITS,
+_ENDS: Final[Mapping[Why, JobState]] = {
+    Why.FINISHED: JobState.SUCCEEDED,
+    Why.FAILED: JobState.FAILED,
+    Why.CANCELLED: JobState.CANCELLED,
+    Why.PREEMPTED: JobState.QUEUED,
+    Why.MADE_ROOM: JobState.QUEUED,
+    Why.LOST: JobState.QUEUED,
+    Why.GIVEN_UP: JobState.FAILED,
+    Why.TIME_UP: JobState.EXPIRED,
+    Why.OUT_OF_CREDITS: JobState.OUT_OF_CREDITS,
 }
 # What ends a wait without an attempt.
-_DROPS: Final[Mapping[Why, State]] = {
-    Why.CANCELLED: State.CANCELLED,
-    Why.HOLD_ENDED: State.EXPIRED,
-    Why.MOVED: State.MOVED,
+_DROPS: Final[Mapping[Why, JobState]] = {
+    Why.CANCELLED: JobState.CANCELLED,
+    Why.HOLD_ENDED: JobState.EXPIRED,
+    Why.MOVED: JobState.MOVED,
 }
-TABLE: Final[Mapping[tuple[State, Why], State]] = MappingProxyType(
+TRANSITIONS: Final[Mapping[tuple[JobState, Why], JobState]] = MappingProxyType(
     {
-        (State.QUEUED, Why.PLACED): State.STARTING,
-        (State.STARTING, Why.STARTED): State.RUNNING,
-        (State.STARTING, Why.ASKED): State.STOPPING,
-        (State.RUNNING, Why.ASKED): State.STOPPING,
-        (State.QUEUED, Why.OUT_OF_CREDITS): State.OUT_OF_CREDITS,  # by usage that came late
-        (State.OUT_OF_CREDITS, Why.TOPPED_UP): State.QUEUED,
-        (State.QUEUED, Why.CACHED): State.SUCCEEDED,  # in no pool: the org itself says so
+        (JobState.QUEUED, Why.PLACED): JobState.STARTING,
+        (JobState.STARTING, Why.STARTED): JobState.RUNNING,
+        (JobState.STARTING, Why.STOP_REQUESTED): JobState.STOPPING,
+        (JobState.RUNNING, Why.STOP_REQUESTED): JobState.STOPPING,
+        (JobState.QUEUED, Why.OUT_OF_CREDITS): JobState.OUT_OF_CREDITS,  # by usage that came late
+        (JobState.OUT_OF_CREDITS, Why.TOPPED_UP): JobState.QUEUED,
+        (JobState.QUEUED, Why.CACHED): JobState.SUCCEEDED,  # in no pool: the org itself says so
         **{(live, why): to for live in sorted(LIVE) for why, to in _ENDS.items()},
         **{(waiting, why): to for waiting in sorted(WAITING) for why, to in _DROPS.items()},
     }
 )
-CLASSES: Final[Mapping[Why, EndClass]] = MappingProxyType(
+END_CLASSES: Final[Mapping[Why, EndClass]] = MappingProxyType(
     {
         Why.FINISHED: EndClass.USER,
         Why.FAILED: EndClass.USER,
@@ -98,9 +98,9 @@ STEPS: Final = (
 )
 
 
-def after(state: State, why: Why) -> State:
+def next_state(state: JobState, why: Why) -> JobState:
     """The state that a job comes to; a step that is not in the table is a bug (IM6)."""
-    to = TABLE.get((state, why))
+    to = TRANSITIONS.get((state, why))
     if to is None:
         fail_invariant("a job cannot take this step", state=state, why=why)
     return to

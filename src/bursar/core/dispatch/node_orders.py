@@ -26,16 +26,16 @@ from bursar.core.scheduling.advice.autoscale import CapacityOffer, Scaling
 from bursar.core.scheduling.model.nodes import Node, NodeState
 from bursar.core.value import replace, value
 
-SILENT: Final = 10 * MINUTE  # a node that is not heard of for so long is given back
-HEARD_BY: Final = MINUTE  # whoever is there has been heard of so long after somebody listens
+SILENCE_MAX: Final = 10 * MINUTE  # a node that is not heard of for so long is given back
+REPLY_WAIT: Final = MINUTE  # whoever is there has been heard of so long after somebody listens
 
 
 class OrderState(StrEnum):
     """How far an order has got."""
 
-    ASKED = "asked"  # nobody has said yes yet
-    COMING = "coming"
-    THERE = "there"
+    REQUESTED = "requested"  # nobody has said yes yet
+    CONFIRMED = "confirmed"
+    READY = "ready"
     DRAINING = "draining"  # leaves when nothing runs there
     REMOVING = "removing"  # nobody has said yet that it was given back
     GONE = "gone"
@@ -69,31 +69,31 @@ class NodeOrder:
     ordered_at: Instant
     ready_by: Instant
     give_up_at: Instant  # whoever has not come by then need not come
-    state: OrderState = OrderState.ASKED
-    leaves: RemovalReason | None = None
-    there_at: Instant | None = None
+    state: OrderState = OrderState.REQUESTED
+    removal_reason: RemovalReason | None = None
+    arrived_at: Instant | None = None
     gone_at: Instant | None = None
-    trouble: str = ""  # what was last said against it, for people
+    last_error: str = ""  # what was last said against it, for people
 
     @property
-    def awaited(self) -> bool:
+    def is_awaited(self) -> bool:
         """Whether its node has not come yet, and is to."""
-        return self.state in (OrderState.ASKED, OrderState.COMING)
+        return self.state in (OrderState.REQUESTED, OrderState.CONFIRMED)
 
     @property
-    def in_vain(self) -> bool:
+    def is_cancelled(self) -> bool:
         """Whether it is about to be given back, and its node has never come."""
-        return self.state is OrderState.REMOVING and self.there_at is None
+        return self.state is OrderState.REMOVING and self.arrived_at is None
 
     def is_late(self, now: Instant) -> bool:
         """Whether its node should have been here by now."""
-        return self.awaited and now > self.ready_by
+        return self.is_awaited and now > self.ready_by
 
     def cost(self, now: Instant) -> Micros:
         """What its node has cost: from when it was there to when it was given back."""
-        if self.there_at is None:
+        if self.arrived_at is None:
             return 0
-        return self.price * ((self.gone_at or now) - self.there_at) // HOUR
+        return self.price * ((self.gone_at or now) - self.arrived_at) // HOUR
 
 
 @value
@@ -113,22 +113,22 @@ class Scale:
         )
 
 
-def on_order(order: NodeOrder) -> Node:
+def node_on_order(order: NodeOrder) -> Node:
     """Its node, until it comes."""
     return replace(order.node, state=NodeState.ON_ORDER, ready_at=order.ready_by)
 
 
-def order(work: PoolTransaction, epoch: int, new: Iterable[NodeOrder]) -> Denied | None:
+def add_ordered_nodes(work: PoolTransaction, epoch: int, new: Iterable[NodeOrder]) -> Denied | None:
     """Let the nodes of new orders be on order."""
     if epoch != work.epoch:
         return Denied.EPOCH_STALE
     for one in new:
         if work.machine(one.node.id) is None:
-            work.put(PoolNode(node=on_order(one)))
+            work.put(PoolNode(node=node_on_order(one)))
     return None
 
 
-def drain(
+def drain_nodes(
     work: PoolTransaction, epoch: int, orders: Iterable[NodeOrder], nodes: Iterable[NodeId]
 ) -> tuple[NodeOrder, ...] | Denied:
     """Let nothing more start on some nodes, of those that were ordered; the orders of these."""
@@ -137,18 +137,18 @@ def drain(
     named, drained = frozenset(nodes), []
     for one in orders:
         machine = work.machine(one.node.id)
-        named_and_there = one.state is OrderState.THERE and one.node.id in named
-        if named_and_there and machine is not None and _is_wanted(machine):
-            _drain(work, machine)
+        named_and_there = one.state is OrderState.READY and one.node.id in named
+        if named_and_there and machine is not None and _is_undrained(machine):
+            _drain_node(work, machine)
             drained.append(replace(one, state=OrderState.DRAINING))
     return tuple(drained)
 
 
-def _drain(work: PoolTransaction, machine: PoolNode) -> None:
+def _drain_node(work: PoolTransaction, machine: PoolNode) -> None:
     work.put(replace(machine, node=replace(machine.node, state=NodeState.DRAINING)))
 
 
-def carry_on(
+def advance_orders(
     work: PoolTransaction,
     epoch: int,
     since: Instant,
@@ -163,54 +163,56 @@ def carry_on(
         return Denied.EPOCH_STALE
     changed = []
     for old in orders:
-        new = _carried_on(work, since, old, said.get(old.id))
-        _tell_pool(work, new)
+        new = _advance_order(work, since, old, said.get(old.id))
+        _update_node(work, new)
         if new is not old:
             changed.append(new)
     return tuple(changed)
 
 
-def _carried_on(
+def _advance_order(
     work: PoolTransaction, since: Instant, one: NodeOrder, said: ProviderReply | None
 ) -> NodeOrder:
-    if one.awaited:
-        give_up = work.now >= max(one.give_up_at, since + HEARD_BY)
-        return _awaited(work, one, said, give_up=give_up)
+    if one.is_awaited:
+        give_up = work.now >= max(one.give_up_at, since + REPLY_WAIT)
+        return _advance_awaited(work, one, said, give_up=give_up)
     machine = work.machine(one.node.id)
-    if one.state is OrderState.DRAINING and _is_wanted(machine):
-        return replace(one, state=OrderState.THERE)
+    if one.state is OrderState.DRAINING and _is_undrained(machine):
+        return replace(one, state=OrderState.READY)
     if one.state is OrderState.GONE or any(True for _ in work.live_on(one.node.id)):
         return one
     if one.state is OrderState.REMOVING:
         gone = said is ProviderReply.REMOVED
         return replace(one, state=OrderState.GONE, gone_at=work.now) if gone else one
-    heard_at = since if machine is None else max(machine.heard_at or 0, since)
-    leaves = _leaves(one, said, silent=work.now >= heard_at + SILENT)
-    return one if leaves is None else replace(one, state=OrderState.REMOVING, leaves=leaves)
+    reported_at = since if machine is None else max(machine.reported_at or 0, since)
+    reason = _removal_reason(one, said, silent=work.now >= reported_at + SILENCE_MAX)
+    return one if reason is None else replace(one, state=OrderState.REMOVING, removal_reason=reason)
 
 
-def _awaited(
+def _advance_awaited(
     work: PoolTransaction, one: NodeOrder, said: ProviderReply | None, *, give_up: bool
 ) -> NodeOrder:
     """An order whose node has not come: it does, somebody says no, or it is waited for no more."""
     machine = work.machine(one.node.id)
-    if machine is not None and machine.heard_at is not None:
-        return replace(one, state=OrderState.THERE, there_at=work.now)
+    if machine is not None and machine.reported_at is not None:
+        return replace(one, state=OrderState.READY, arrived_at=work.now)
     if said is ProviderReply.NO:
-        return replace(one, state=OrderState.REMOVING, leaves=RemovalReason.REFUSED)
+        return replace(one, state=OrderState.REMOVING, removal_reason=RemovalReason.REFUSED)
     if give_up:
-        return replace(one, state=OrderState.REMOVING, leaves=RemovalReason.LATE)
-    if said is ProviderReply.YES and one.state is OrderState.ASKED:
-        return replace(one, state=OrderState.COMING)
+        return replace(one, state=OrderState.REMOVING, removal_reason=RemovalReason.LATE)
+    if said is ProviderReply.YES and one.state is OrderState.REQUESTED:
+        return replace(one, state=OrderState.CONFIRMED)
     return one
 
 
-def _is_wanted(machine: PoolNode | None) -> bool:
+def _is_undrained(machine: PoolNode | None) -> bool:
     """Whether an operator has taken a node back that was draining."""
     return machine is not None and machine.node.state is NodeState.READY
 
 
-def _leaves(one: NodeOrder, said: ProviderReply | None, *, silent: bool) -> RemovalReason | None:
+def _removal_reason(
+    one: NodeOrder, said: ProviderReply | None, *, silent: bool
+) -> RemovalReason | None:
     """Why a node that has come, and is empty, is to be given back, if it is."""
     if one.state is OrderState.DRAINING:
         return RemovalReason.DRAINED
@@ -219,19 +221,19 @@ def _leaves(one: NodeOrder, said: ProviderReply | None, *, silent: bool) -> Remo
     return RemovalReason.SILENT if silent else None
 
 
-def _tell_pool(work: PoolTransaction, one: NodeOrder) -> None:
+def _update_node(work: PoolTransaction, one: NodeOrder) -> None:
     """Let the node be in the pool what its order says."""
     machine = work.machine(one.node.id)
     if machine is None:
         return
-    never_came = machine.heard_at is None
+    never_came = machine.reported_at is None
     if one.state is OrderState.GONE or (one.state is OrderState.REMOVING and never_came):
-        work.drop(one.node.id)
-    elif one.state is OrderState.REMOVING and _is_wanted(machine):
-        _drain(work, machine)
+        work.remove_node(one.node.id)
+    elif one.state is OrderState.REMOVING and _is_undrained(machine):
+        _drain_node(work, machine)
 
 
 def is_vanished(one: NodeOrder, machine: PoolNode | None, now: Instant) -> bool:
     """Whether a node that should be there is not heard of: it may have to be asked for again."""
-    there = one.state in (OrderState.THERE, OrderState.DRAINING)
+    there = one.state in (OrderState.READY, OrderState.DRAINING)
     return there and (machine is None or not is_usable(machine, now))

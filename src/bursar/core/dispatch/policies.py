@@ -2,19 +2,19 @@
 
 from typing import Final
 
-from bursar.core.dispatch.attempt_end import GRACE
+from bursar.core.dispatch.attempt_end import STOP_GRACE
 from bursar.core.scheduling.model.policy import WHOLE_PPM, PoolPolicy
 from bursar.core.scheduling.model.policy_file import format_span
 
-SHIPPED: Final = PoolPolicy()
+DEFAULT_POLICY: Final = PoolPolicy()
 
 
-def objection(policy: PoolPolicy) -> str | None:
+def find_objection(policy: PoolPolicy) -> str | None:
     """What stands against putting a policy in force, if something does."""
-    if policy.grace != SHIPPED.grace:
+    if policy.grace != DEFAULT_POLICY.grace:
         return (
-            f"policy.grace: jobs are given {format_span(GRACE)} to stop, which their holds pay for,"
-            f" and {format_span(SHIPPED.grace)} are planned with; only a simulation can try another"
+            f"policy.grace: a service plans with {format_span(DEFAULT_POLICY.grace)} and gives jobs"
+            f" {format_span(STOP_GRACE)} to stop; only a simulation can try another value"
         )
     floors = sum(tier.floor_ppm for tier in policy.tiers)
     if floors > WHOLE_PPM:

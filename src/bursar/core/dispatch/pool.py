@@ -33,22 +33,22 @@ from typing import NamedTuple
 from bursar.core.dispatch.attempt_end import (
     affords,
     affords_a_run,
-    ask_to_stop,
-    correct,
-    drop,
-    every_ms_of,
+    check_lease,
+    correct_end,
+    drop_job,
     lease_of,
-    look_at,
-    moved,
+    report_interval_of,
+    request_stop,
     run_ms_max,
     with_part,
+    with_step,
 )
-from bursar.core.dispatch.job_lifecycle import CLASSES, LIVE, WAITING, State
-from bursar.core.dispatch.quarantine import is_usable, standing
-from bursar.core.dispatch.reports import STARTS_WITHIN
+from bursar.core.dispatch.job_lifecycle import END_CLASSES, LIVE, WAITING, JobState
+from bursar.core.dispatch.quarantine import is_usable, state_of
+from bursar.core.dispatch.reports import START_TIMEOUT
 from bursar.core.dispatch.state import (
+    LEADER_TERM,
     NO_TROUBLE,
-    TERM,
     Exit,
     JobKey,
     JobMessage,
@@ -57,7 +57,7 @@ from bursar.core.dispatch.state import (
     PoolJob,
     PoolNode,
     PoolTransaction,
-    key_of,
+    key_of_name,
 )
 from bursar.core.ids import NodeId
 from bursar.core.instant import Instant
@@ -90,7 +90,7 @@ class Placement(NamedTuple):
 # Nodes
 
 
-def register(work: PoolTransaction, node: Node) -> Denied | None:
+def register_node(work: PoolTransaction, node: Node) -> Denied | None:
     """Take a node into the pool, or describe it anew; its GPUs stay while anything runs there.
 
     What was said of it before stays: what is draining drains, and one on order is there when it is
@@ -108,7 +108,7 @@ def register(work: PoolTransaction, node: Node) -> Denied | None:
     return None
 
 
-def use(work: PoolTransaction, node: NodeId, state: NodeState) -> bool:
+def set_node_state(work: PoolTransaction, node: NodeId, state: NodeState) -> bool:
     """Drain a node, or let it be used again whatever has gone wrong there; whether there is one.
 
     One whose clock was wrong is believed again, and compared anew. One on order is there when it is
@@ -118,7 +118,7 @@ def use(work: PoolTransaction, node: NodeId, state: NodeState) -> bool:
     if machine is None:
         return False
     if state is NodeState.READY:
-        machine = replace(machine, trouble=NO_TROUBLE, wrong_clock=False, mark=None)
+        machine = replace(machine, trouble=NO_TROUBLE, wrong_clock=False, clock_sample=None)
     if machine.node.state is not NodeState.ON_ORDER:
         machine = replace(machine, node=replace(machine.node, state=state))
     work.put(machine)
@@ -139,13 +139,13 @@ def lead(work: PoolTransaction, who: str, *, anyway: bool = True) -> int | None:
     if that was ahead once, the pool's own time stands still until it has caught up, and a term that
     ends later than a term can end is nobody's.
     """
-    if work.now < work.due_at and not anyway:
+    if work.now < work.leader_due_at and not anyway:
         return None
     if work.leader != who:
-        if work.clock < work.leads_until <= work.clock + TERM:
+        if work.clock < work.leads_until <= work.clock + LEADER_TERM:
             return None
         work.leader, work.epoch = who, work.epoch + 1
-    work.leads_until = work.clock + TERM
+    work.leads_until = work.clock + LEADER_TERM
     return work.epoch
 
 
@@ -175,7 +175,7 @@ def receive(work: PoolTransaction, letter: JobMessage) -> bool:
     elif isinstance(message, Leave):
         _leave(work, job)
     elif isinstance(message, HoldGrew):
-        _grow(work, job, message)
+        _grow_hold(work, job, message)
     elif isinstance(message, Correct):
         _correct(work, job, message)
     else:
@@ -187,7 +187,7 @@ def _enqueue(work: PoolTransaction, letter: JobMessage, ask: Enqueue) -> None:
     job = PoolJob(
         org=letter.org,
         job=letter.job,
-        ask=ask,
+        request=ask,
         hold_micros=ask.hold_micros,
         hold_until=ask.hold_until,
         requeues_left=ask.spec.requeues,
@@ -195,7 +195,7 @@ def _enqueue(work: PoolTransaction, letter: JobMessage, ask: Enqueue) -> None:
         received=letter.n,
     )
     if not affords_a_run(job):
-        job = replace(job, state=State.OUT_OF_CREDITS, why=Why.OUT_OF_CREDITS)
+        job = replace(job, state=JobState.OUT_OF_CREDITS, why=Why.OUT_OF_CREDITS)
     work.put(job)
 
 
@@ -204,11 +204,11 @@ def _withdraw(work: PoolTransaction, job: PoolJob) -> None:
     job = replace(job, withdrawn=True)
     work.put(job)
     if job.state in WAITING:
-        drop(work, job, Why.CANCELLED)
+        drop_job(work, job, Why.CANCELLED)
     elif job.state in LIVE:
-        ask_to_stop(work, lease_of(work, job), Why.CANCELLED)
-    elif job.state is State.MOVED and first:  # its org had not heard of that: it stays nowhere
-        work.tell(job.key, Dropped(end_class=CLASSES[Why.CANCELLED], why=Why.CANCELLED))
+        request_stop(work, lease_of(work, job), Why.CANCELLED)
+    elif job.state is JobState.MOVED and first:  # its org had not heard of that: it stays nowhere
+        work.send(job.key, Dropped(end_class=END_CLASSES[Why.CANCELLED], why=Why.CANCELLED))
 
 
 def _leave(work: PoolTransaction, job: PoolJob) -> None:
@@ -217,11 +217,11 @@ def _leave(work: PoolTransaction, job: PoolJob) -> None:
     Its org hears of that by the start, or of the end that came before it had asked.
     """
     if job.state in WAITING and job.attempt == 0:
-        work.put(moved(job, Why.MOVED))
-        work.tell(job.key, Left())
+        work.put(with_step(job, Why.MOVED))
+        work.send(job.key, Left())
 
 
-def _grow(work: PoolTransaction, job: PoolJob, grew: HoldGrew) -> None:
+def _grow_hold(work: PoolTransaction, job: PoolJob, grew: HoldGrew) -> None:
     """More is set aside: a running attempt may go on for longer, a waiting job may run again."""
     until = max(job.hold_until, grew.until)
     job = replace(job, hold_micros=job.hold_micros + grew.added, hold_until=until)
@@ -229,18 +229,18 @@ def _grow(work: PoolTransaction, job: PoolJob, grew: HoldGrew) -> None:
     if job.state in LIVE:
         lease = lease_of(work, job)
         most = run_ms_max(job, lease.gpu_type)
-        every_ms = every_ms_of(job, lease.gpu_type)
-        work.put(replace(lease, run_ms_max=most, every_ms=every_ms))
-    elif job.state is State.OUT_OF_CREDITS and affords_a_run(job):
-        work.put(moved(job, Why.TOPPED_UP))
+        report_interval_ms = report_interval_of(job, lease.gpu_type)
+        work.put(replace(lease, run_ms_max=most, report_interval_ms=report_interval_ms))
+    elif job.state is JobState.OUT_OF_CREDITS and affords_a_run(job):
+        work.put(with_step(job, Why.TOPPED_UP))
 
 
 def _correct(work: PoolTransaction, job: PoolJob, said: Correct) -> None:
     """Somebody else answers for the end of an attempt; its org has heard of it, so it is over."""
     lease = work.attempt(job.key, said.attempt)
-    if lease is None or not job.over:
+    if lease is None or not job.is_finished:
         fail_invariant("this attempt cannot be corrected", job=job.key, attempt=said.attempt)
-    correct(work, lease, said.end_class)
+    correct_end(work, lease, said.end_class)
 
 
 # What the leader decides
@@ -249,13 +249,13 @@ def _correct(work: PoolTransaction, job: PoolJob, said: Correct) -> None:
 def place(work: PoolTransaction, epoch: int, where: Placement) -> Lease | Denied:
     """Give a waiting job a lease, if nothing stands against it."""
     job = work.job(where.key)
-    denied = _not_placed(work, epoch, where, job)
+    denied = _placement_denied(work, epoch, where, job)
     if denied is not None:
         return denied
     assert job is not None
     work.fence += 1
-    job = replace(moved(job, Why.PLACED, work.fence), attempt=job.attempt + 1)
-    until = lease_end(work.now, min(job.hold_until, work.now + STARTS_WITHIN))
+    job = replace(with_step(job, Why.PLACED, work.fence), attempt=job.attempt + 1)
+    until = lease_end(work.now, min(job.hold_until, work.now + START_TIMEOUT))
     lease = Lease(
         fence=work.fence,
         org=job.org,
@@ -265,14 +265,14 @@ def place(work: PoolTransaction, epoch: int, where: Placement) -> Lease | Denied
         leased_at=work.now,
         parts=tuple(LeasePart(piece=piece, until=until) for piece in where.pieces),
         run_ms_max=run_ms_max(job, where.gpu_type),
-        every_ms=every_ms_of(job, where.gpu_type),
+        report_interval_ms=report_interval_of(job, where.gpu_type),
     )
     work.put(job)
     work.put(lease)
     return lease
 
 
-def _not_placed(
+def _placement_denied(
     work: PoolTransaction, epoch: int, where: Placement, job: PoolJob | None
 ) -> Denied | None:
     """What stands against a placement, if something does."""
@@ -280,18 +280,18 @@ def _not_placed(
         return Denied.EPOCH_STALE
     if job is None:
         return Denied.JOB_UNKNOWN
-    if job.state is not State.QUEUED:
+    if job.state is not JobState.QUEUED:
         return Denied.NOT_QUEUED
-    if where.gpu_type not in dict(job.ask.rates):
+    if where.gpu_type not in dict(job.request.rates):
         return Denied.TYPE_NOT_PRICED
     if job.hold_until <= work.now or not affords(job, where.gpu_type):
         return Denied.HOLD_ENDED
-    if work.over_quota(job, where.gpu_type):
+    if work.exceeds_quota(job, where.gpu_type):
         return Denied.OVER_QUOTA
-    shape, gpus = job.ask.spec.shape, 0
+    shape, gpus = job.request.spec.shape, 0
     for piece in where.pieces:
         machine = work.machine(piece.node)
-        denied = _not_taken(work, piece, where.gpu_type, machine)
+        denied = _piece_denied(work, piece, where.gpu_type, machine)
         if denied is not None:
             return denied
         assert machine is not None
@@ -301,7 +301,7 @@ def _not_placed(
     return None if gpus == shape.tasks * (shape.gpus or 1) else Denied.WRONG_SIZE
 
 
-def _not_taken(
+def _piece_denied(
     work: PoolTransaction, piece: Piece, gpu_type: str, machine: PoolNode | None
 ) -> Denied | None:
     """Why a piece of a node cannot be had, if so."""
@@ -309,7 +309,7 @@ def _not_taken(
         return Denied.NODE_UNKNOWN
     if not is_usable(machine, work.now):
         return Denied.NODE_SILENT
-    if standing(machine, work.now) is not NodeState.READY:
+    if state_of(machine, work.now) is not NodeState.READY:
         return Denied.NODE_NOT_READY
     if machine.node.gpu_type != gpu_type:
         return Denied.TYPE_NOT_PRICED
@@ -317,7 +317,7 @@ def _not_taken(
         return Denied.SLOT_UNKNOWN
     taken = dict.fromkeys(piece.gpus, piece.slots)
     for lease in work.live_on(piece.node):
-        part = lease.on(piece.node)
+        part = lease.part_on(piece.node)
         assert part is not None
         for gpu in part.piece.gpus:
             if gpu in taken:
@@ -335,19 +335,19 @@ def preempt(work: PoolTransaction, epoch: int, key: JobKey, wanted_by: JobKey) -
     job, other = work.job(key), work.job(wanted_by)
     if job is None or job.state not in LIVE:
         return Denied.FENCE_STALE
-    if other is not None and other.state is not State.QUEUED:
+    if other is not None and other.state is not JobState.QUEUED:
         return Denied.NOT_QUEUED
     own = wanted_by[0] == job.org
-    ask_to_stop(work, lease_of(work, job), Why.MADE_ROOM if own else Why.PREEMPTED)
+    request_stop(work, lease_of(work, job), Why.MADE_ROOM if own else Why.PREEMPTED)
     return None
 
 
-def keep(work: PoolTransaction, epoch: int, mark: EarmarkGpus) -> Denied | None:
+def set_earmark(work: PoolTransaction, epoch: int, mark: EarmarkGpus) -> Denied | None:
     """Remember for whom others make room: whoever leads by then gives it the GPUs (S5)."""
     if epoch != work.epoch:
         return Denied.EPOCH_STALE
-    job = work.job(key_of(mark.job))
-    if job is None or job.state is not State.QUEUED:
+    job = work.job(key_of_name(mark.job))
+    if job is None or job.state is not JobState.QUEUED:
         return Denied.NOT_QUEUED
     earmark = Earmark(
         job=mark.job,
@@ -360,7 +360,7 @@ def keep(work: PoolTransaction, epoch: int, mark: EarmarkGpus) -> Denied | None:
     return None
 
 
-def _give_up(work: PoolTransaction, epoch: int, key: JobKey) -> None:
+def _clear_earmark(work: PoolTransaction, epoch: int, key: JobKey) -> None:
     """Keep nothing more for a job that could not be given it: it waits in turn again."""
     job = work.job(key)
     if epoch == work.epoch and job is not None and job.earmark is not None:
@@ -371,32 +371,32 @@ class PlanOutcome(NamedTuple):
     """What has become of a plan."""
 
     placed: tuple[Lease, ...]
-    asked: tuple[JobKey, ...]  # to make room
+    stopping: tuple[JobKey, ...]  # to make room
     denied: tuple[Denied, ...]  # if there is any, the leader's memory is wrong
-    noted: int = 0  # events of the pool's audit stream by then
+    audit_events: int = 0  # events of the pool's audit stream by then
 
 
-def write(work: PoolTransaction, epoch: int, decisions: Iterable[Decision]) -> PlanOutcome:
+def carry_out(work: PoolTransaction, epoch: int, decisions: Iterable[Decision]) -> PlanOutcome:
     """Carry out what the leader has decided, each as far as nothing stands against it by now."""
     placed: list[Lease] = []
     asked: list[JobKey] = []
     denied: list[Denied] = []
     for one in decisions:
         if isinstance(one, Start):
-            lease = place(work, epoch, Placement(key_of(one.job), one.gpu_type, one.pieces))
+            lease = place(work, epoch, Placement(key_of_name(one.job), one.gpu_type, one.pieces))
             if isinstance(lease, Lease):
                 placed.append(lease)
             else:
                 denied.append(lease)
-                _give_up(work, epoch, key_of(one.job))
+                _clear_earmark(work, epoch, key_of_name(one.job))
         elif isinstance(one, Preempt):
-            stale = preempt(work, epoch, key_of(one.job), key_of(one.wanted_by))
+            stale = preempt(work, epoch, key_of_name(one.job), key_of_name(one.wanted_by))
             if stale is None:
-                asked.append(key_of(one.job))
+                asked.append(key_of_name(one.job))
             else:
                 denied.append(stale)
         elif isinstance(one, EarmarkGpus):
-            denied += filter(None, [keep(work, epoch, one)])
+            denied += filter(None, [set_earmark(work, epoch, one)])
     return PlanOutcome(tuple(placed), tuple(asked), tuple(denied))
 
 
@@ -417,10 +417,10 @@ def expire(work: PoolTransaction) -> int:
             for part in silent:
                 lease = with_part(lease, replace(part, exit=Exit.GONE))
             work.put(lease)
-            look_at(work, lease)
-    for job in work.unheld():
+            check_lease(work, lease)
+    for job in work.jobs_without_hold():
         ended += 1
-        drop(work, job, Why.HOLD_ENDED)
+        drop_job(work, job, Why.HOLD_ENDED)
     return ended
 
 

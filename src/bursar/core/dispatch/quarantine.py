@@ -29,13 +29,13 @@ from bursar.core.messages import Why
 from bursar.core.scheduling.model.nodes import NodeState
 from bursar.core.value import replace
 
-BEGUN_MS: Final = 10_000  # who has run so long has got going
-JOBS: Final = 3  # different ones that had a mishap
-WITHIN: Final = 15 * MINUTE
-FIRST: Final = 5 * MINUTE  # of a quarantine; each next one is twice as long
-MOST: Final = DAY
-FORGIVEN: Final = DAY  # after so long without another, the next one is a first one
-PART: Final = 4  # a quarter of a type's nodes at most
+MIN_RUN_MS: Final = 10_000  # who has run so long has got going
+JOBS_MIN: Final = 3  # different ones that had a mishap
+MISHAP_WINDOW: Final = 15 * MINUTE
+FIRST_QUARANTINE: Final = 5 * MINUTE  # of a quarantine; each next one is twice as long
+QUARANTINE_MAX: Final = DAY
+RESET_AFTER: Final = DAY  # after so long without another, the next one is a first one
+NODES_PER_QUARANTINE: Final = 4  # a quarter of a type's nodes at most
 
 
 def is_quarantined(machine: PoolNode, now: Instant) -> bool:
@@ -45,11 +45,11 @@ def is_quarantined(machine: PoolNode, now: Instant) -> bool:
 
 def is_usable(machine: PoolNode, now: Instant) -> bool:
     """Whether a node was heard of lately, and its clock can be relied on (IS15)."""
-    heard = machine.heard_at is not None and now < machine.heard_at + LEASE_TTL
+    heard = machine.reported_at is not None and now < machine.reported_at + LEASE_TTL
     return heard and not machine.wrong_clock
 
 
-def standing(machine: PoolNode, now: Instant) -> NodeState:
+def state_of(machine: PoolNode, now: Instant) -> NodeState:
     """What a node can be used for now, whatever was said of it."""
     if machine.node.state is NodeState.ON_ORDER:
         return NodeState.ON_ORDER
@@ -58,59 +58,63 @@ def standing(machine: PoolNode, now: Instant) -> NodeState:
     return NodeState.QUARANTINED if is_quarantined(machine, now) else machine.node.state
 
 
-def learn(work: PoolTransaction, lease: Lease, why: Why) -> None:
+def record_end(work: PoolTransaction, lease: Lease, why: Why) -> None:
     """Remember of an attempt that has ended so whether it speaks for or against its nodes."""
-    begun = lease.run_ms >= BEGUN_MS or why is Why.FINISHED
+    begun = lease.run_ms >= MIN_RUN_MS or why is Why.FINISHED
     for part in lease.parts:
         machine = work.machine(part.piece.node)
         assert machine is not None  # no node goes while something lives there
         if begun:
-            _ran_well(work, machine)
-        elif _is_to_blame(part, why):
-            _went_wrong(work, machine, lease, lost=why is Why.LOST)
+            _record_success(work, machine)
+        elif _is_node_to_blame(part, why):
+            _record_mishap(work, machine, lease, lost=why is Why.LOST)
 
 
-def _is_to_blame(part: LeasePart, why: Why) -> bool:
+def _is_node_to_blame(part: LeasePart, why: Why) -> bool:
     """Whether an attempt ended because of what happened on this node."""
     return (why, part.exit) in ((Why.LOST, How.GONE), (Why.FAILED, How.FAILED))
 
 
-def _ran_well(work: PoolTransaction, machine: PoolNode) -> None:
+def _record_success(work: PoolTransaction, machine: PoolNode) -> None:
     """Programs that failed before did so for reasons of their own."""
     kept = tuple([one for one in machine.trouble.mishaps if one.lost])
     if kept != machine.trouble.mishaps:
         work.put(replace(machine, trouble=replace(machine.trouble, mishaps=kept)))
 
 
-def _went_wrong(work: PoolTransaction, machine: PoolNode, lease: Lease, *, lost: bool) -> None:
+def _record_mishap(work: PoolTransaction, machine: PoolNode, lease: Lease, *, lost: bool) -> None:
     before = machine.trouble
-    lately = (one for one in before.mishaps if one.at > work.now - WITHIN)
+    lately = (one for one in before.mishaps if one.at > work.now - MISHAP_WINDOW)
     others = (one for one in lately if (one.org, one.job) != lease.key)
     mishaps = (*others, Mishap(work.now, lease.org, lease.job, lost))
     trouble = replace(before, mishaps=mishaps)
     if _is_enough(mishaps):
-        trouble = _quarantined(trouble, work.now) if _can_be_spared(work, machine) else NO_TROUBLE
+        trouble = (
+            _start_quarantine(trouble, work.now) if _can_be_spared(work, machine) else NO_TROUBLE
+        )
     work.put(replace(machine, trouble=trouble))
 
 
 def _is_enough(mishaps: tuple[Mishap, ...]) -> bool:
     """Whether mishaps, each of another job, speak against a node."""
     suspicious = any(one.lost for one in mishaps) or len({one.org for one in mishaps}) > 1
-    return len(mishaps) >= JOBS and suspicious
+    return len(mishaps) >= JOBS_MIN and suspicious
 
 
-def _quarantined(trouble: Trouble, now: Instant) -> Trouble:
+def _start_quarantine(trouble: Trouble, now: Instant) -> Trouble:
     """A quarantine from now on, twice as long as the one before unless that was long ago."""
-    times = trouble.times if now < trouble.until + FORGIVEN else 0
-    return Trouble(until=now + min(FIRST << min(times, 10), MOST), times=times + 1)
+    times = trouble.quarantines if now < trouble.until + RESET_AFTER else 0
+    return Trouble(
+        until=now + min(FIRST_QUARANTINE << min(times, 10), QUARANTINE_MAX), quarantines=times + 1
+    )
 
 
 def _can_be_spared(work: PoolTransaction, machine: PoolNode) -> bool:
     """Whether enough nodes of its type are left."""
     states = [
-        standing(one, work.now)
+        state_of(one, work.now)
         for one in work.machines()
         if one.node.gpu_type == machine.node.gpu_type
     ]
     ready, kept_away = states.count(NodeState.READY), states.count(NodeState.QUARANTINED)
-    return ready > 1 and kept_away < max((ready + kept_away) // PART, 1)
+    return ready > 1 and kept_away < max((ready + kept_away) // NODES_PER_QUARANTINE, 1)

@@ -11,32 +11,32 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from bursar.core.messages import Enqueue
-from bursar.core.quota_slices import Amounts, Key, Slice, SliceReport, counted_as, unit_of
+from bursar.core.quota_slices import Amounts, QuotaKey, Slice, SliceReport, amounts_of_job, unit_of
 
 
-class Live(NamedTuple):
+class LiveJob(NamedTuple):
     """A job that has GPUs, and the lease by which it has them."""
 
     fence: int
     org: str
-    ask: Enqueue
+    request: Enqueue
     gpu_type: str
 
 
-Lives: TypeAlias = Callable[[], Iterable[Live]]
+LiveJobs: TypeAlias = Callable[[], Iterable[LiveJob]]
 
 
 class QuotaTally(NamedTuple):
     """What lives and what waits, in thousandths of a GPU and in jobs."""
 
     used: Counter[str]
-    waits: Counter[str]
+    waiting: Counter[str]
 
 
 class Entry(NamedTuple):
     """What a row counts, and where."""
 
-    keys: tuple[Key, ...]
+    keys: tuple[QuotaKey, ...]
     amounts: dict[str, int]
 
 
@@ -45,15 +45,15 @@ class QuotaUsage:
     """The slices of a pool, and what is counted in each."""
 
     slices: dict[str, dict[str, Slice]] = field(default_factory=dict)  # by org and quota
-    tallies: dict[Key, QuotaTally] = field(default_factory=dict)
+    tallies: dict[QuotaKey, QuotaTally] = field(default_factory=dict)
     _live: dict[int, Entry] = field(default_factory=dict)  # by fence
     _waiting: dict[tuple[str, str], Entry] = field(default_factory=dict)  # by org and job
 
-    def slice(self, key: Key) -> Slice | None:
+    def slice(self, key: QuotaKey) -> Slice | None:
         """A slice that the pool knows."""
         return self.slices.get(key[0], {}).get(key[1])
 
-    def keys(self, org: str, ask: Enqueue) -> tuple[Key, ...]:
+    def keys(self, org: str, ask: Enqueue) -> tuple[QuotaKey, ...]:
         """The quotas that count a job, sorted."""
         known = self.slices.get(org, {})
         if not known and not ask.quotas:
@@ -68,47 +68,47 @@ class QuotaUsage:
         self.slices.setdefault(new.org, {})[new.quota] = new
         return old is None or old.scope != new.scope
 
-    def waits(self, job: tuple[str, str], ask: Enqueue | None) -> None:
+    def set_waiting(self, job: tuple[str, str], ask: Enqueue | None) -> None:
         """A job waits, or (None) waits no more."""
         if (old := self._waiting.pop(job, None)) is not None:
             self._add(old, -1, live=False)
         if ask is not None and (keys := self.keys(job[0], ask)):
             shape = ask.spec.shape
-            new = self._waiting[job] = Entry(keys, counted_as(shape.milli_gpus, shape.types))
+            new = self._waiting[job] = Entry(keys, amounts_of_job(shape.milli_gpus, shape.types))
             self._add(new, 1, live=False)
 
-    def lives(self, fence: int, org: str, ask: Enqueue, gpu_type: str) -> None:
+    def add_live(self, fence: int, org: str, ask: Enqueue, gpu_type: str) -> None:
         """A job has GPUs."""
         if fence not in self._live and (keys := self.keys(org, ask)):
-            new = self._live[fence] = Entry(keys, counted_as(ask.milli_gpus, (gpu_type,)))
+            new = self._live[fence] = Entry(keys, amounts_of_job(ask.milli_gpus, (gpu_type,)))
             self._add(new, 1, live=True)
 
-    def ends(self, fence: int) -> None:
+    def remove_live(self, fence: int) -> None:
         """A lease has ended."""
         if (old := self._live.pop(fence, None)) is not None:
             self._add(old, -1, live=True)
 
-    def used(self, key: Key) -> Counter[str]:
+    def used(self, key: QuotaKey) -> Counter[str]:
         """What lives and is counted by a quota."""
         tally = self.tallies.get(key)
         return Counter() if tally is None else tally.used
 
-    def report(self, org: str) -> dict[str, SliceReport]:
+    def report_of(self, org: str) -> dict[str, SliceReport]:
         """What the pool knows of an org's quotas, has and wants of them."""
         known = dict.fromkeys(quota for of, quota in self.tallies if of == org)
         known |= dict.fromkeys(self.slices.get(org, {}))
-        return {quota: self._seen((org, quota)) for quota in sorted(known)}
+        return {quota: self._report((org, quota)) for quota in sorted(known)}
 
-    def wanting(self) -> list[str]:
+    def orgs_to_divide(self) -> list[str]:
         """The orgs whose quotas should be divided anew: more is wanted, or there is too much."""
-        found = {key[0] for key in self.tallies if self._wants(key)}
+        found = {key[0] for key in self.tallies if self._needs_division(key)}
         return sorted(found)
 
-    def recounted(self, leases: Iterable[Live]) -> "QuotaUsage":
+    def recounted(self, leases: Iterable[LiveJob]) -> "QuotaUsage":
         """The same slices with what has GPUs counted anew, and nothing that waits yet."""
         found = QuotaUsage(slices=self.slices)
         for one in leases:
-            found.lives(*one)
+            found.add_live(*one)
         return found
 
     def _add(self, entry: Entry, way: int, *, live: bool) -> None:
@@ -116,25 +116,25 @@ class QuotaUsage:
             tally = self.tallies.get(key)
             if tally is None:
                 tally = self.tallies[key] = QuotaTally(Counter(), Counter())
-            counter = tally.used if live else tally.waits
+            counter = tally.used if live else tally.waiting
             for name, amount in entry.amounts.items():
                 counter[name] += way * amount
 
-    def _seen(self, key: Key) -> SliceReport:
+    def _report(self, key: QuotaKey) -> SliceReport:
         known = self.slice(key)
         used = self.used(key)
         return SliceReport(
             n=0 if known is None else known.n,
             used=_rounded(used),
-            wanted=_rounded(used + self._waits(key)),
+            wanted=_rounded(used + self._waiting_of(key)),
         )
 
-    def _waits(self, key: Key) -> Counter[str]:
+    def _waiting_of(self, key: QuotaKey) -> Counter[str]:
         tally = self.tallies.get(key)
-        return Counter() if tally is None else tally.waits
+        return Counter() if tally is None else tally.waiting
 
-    def _wants(self, key: Key) -> bool:
-        known, seen = self.slice(key), self._seen(key)
+    def _needs_division(self, key: QuotaKey) -> bool:
+        known, seen = self.slice(key), self._report(key)
         wanted, used = dict(seen.wanted), dict(seen.used)
         if known is None:
             return bool(wanted)
@@ -156,41 +156,41 @@ class QuotaClaims:
     """What one transaction changes of what is counted, and whether there is room for more."""
 
     def __init__(self, counted: QuotaUsage) -> None:
-        self._counted = counted
-        self.new: dict[Key, Slice] = {}  # slices that are newer than those the pool knows
-        self._more: dict[Key, Counter[str]] = {}
+        self._usage = counted
+        self.new: dict[QuotaKey, Slice] = {}  # slices that are newer than those the pool knows
+        self._more: dict[QuotaKey, Counter[str]] = {}
 
-    def allot(self, given: Slice) -> None:
+    def put_slice(self, given: Slice) -> None:
         """Know a slice; one that is no newer than what is known is left alone."""
-        known = self.new.get(given.key) or self._counted.slice(given.key)
+        known = self.new.get(given.key) or self._usage.slice(given.key)
         if known is None or known.n < given.n:
             self.new[given.key] = given
 
     def count(self, org: str, ask: Enqueue, gpu_type: str, way: int) -> None:
         """A job has GPUs (1), or has them no more (-1)."""
-        for key in self._counted.keys(org, ask):
+        for key in self._usage.keys(org, ask):
             more = self._more.setdefault(key, Counter())
-            for name, amount in counted_as(ask.milli_gpus, (gpu_type,)).items():
+            for name, amount in amounts_of_job(ask.milli_gpus, (gpu_type,)).items():
                 more[name] += way * amount
 
-    def over(self, org: str, ask: Enqueue, gpu_type: str, lives: Lives) -> bool:
+    def exceeds(self, org: str, ask: Enqueue, gpu_type: str, lives: LiveJobs) -> bool:
         """Whether a job is too much for a quota; `lives` are all that have GPUs."""
-        known = self._known(org) if self.new else self._counted
+        known = self._usage_after(org) if self.new else self._usage
         for key in known.keys(org, ask):
             one = known.slice(key)
             if one is None:
                 return True
             used = known.recounted(lives()).used(key) if self.new else self._used(key)
-            if one.over(used, ask.milli_gpus, gpu_type):
+            if one.is_exceeded_by(used, ask.milli_gpus, gpu_type):
                 return True
         return False
 
-    def _known(self, org: str) -> QuotaUsage:
+    def _usage_after(self, org: str) -> QuotaUsage:
         """The slices of an org once this transaction is kept, and nothing counted yet."""
         new = {quota: one for (of, quota), one in self.new.items() if of == org}
-        return QuotaUsage(slices={org: {**self._counted.slices.get(org, {}), **new}})
+        return QuotaUsage(slices={org: {**self._usage.slices.get(org, {}), **new}})
 
-    def _used(self, key: Key) -> Counter[str]:
-        used = Counter(self._counted.used(key))
+    def _used(self, key: QuotaKey) -> Counter[str]:
+        used = Counter(self._usage.used(key))
         used.update(self._more.get(key, {}))
         return used

@@ -8,18 +8,25 @@ from typing import Final
 
 from bursar.core.dispatch.attempt_end import (
     affords_a_run,
+    check_lease,
     job_of,
     lease_of,
-    look_at,
-    moved,
     rate_of,
+    report_run,
+    report_start,
     run_ms_max,
-    say_start,
-    tell_run,
     with_part,
+    with_step,
 )
-from bursar.core.dispatch.job_lifecycle import LIVE, State
-from bursar.core.dispatch.state import ClockMark, Exit, Lease, LeasePart, PoolNode, PoolTransaction
+from bursar.core.dispatch.job_lifecycle import LIVE, JobState
+from bursar.core.dispatch.state import (
+    ClockSample,
+    Exit,
+    Lease,
+    LeasePart,
+    PoolNode,
+    PoolTransaction,
+)
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import MILLISECOND, SECOND, Instant
 from bursar.core.leases import latest_lease_end, lease_end, provable_ms
@@ -28,10 +35,10 @@ from bursar.core.money import usage_price
 from bursar.core.scheduling.model.nodes import NodeState, Piece
 from bursar.core.value import replace, value
 
-STARTS_WITHIN: Final = 60 * SECOND  # or the attempt is lost: its node may not hear us
+START_TIMEOUT: Final = 60 * SECOND  # or the attempt is lost: its node may not hear us
 DRIFT_PPM: Final = 10_000  # by how much a node's clock may run faster or slower
-COMPARED: Final = 30 * SECOND  # clocks are compared over at least so long
-PUT: Final = 10 * SECOND  # by which the pool's own clock may have been put meanwhile
+CLOCK_SPAN_MIN: Final = 30 * SECOND  # clocks are compared over at least so long
+CLOCK_JUMP_MAX: Final = 10 * SECOND  # by which the pool's own clock may have been put meanwhile
 
 
 @value
@@ -41,7 +48,7 @@ class Reading:
     fence: int
     run_ms: int
     saved_ms: int = 0
-    asked_ms: int | None = None  # what it had run when it was asked to stop
+    run_ms_at_stop: int | None = None  # what it had run when it was asked to stop
     exit: Exit | None = None
     exit_code: int | None = None
     result: str | None = None  # what the process has left, as JSON
@@ -55,7 +62,7 @@ class NodeReport:
     boot: int  # how often its agent was started
     n: int  # since then
     at: Instant  # by its running time
-    heard: Instant | None  # the instant in the last answer it has had
+    answered_at: Instant | None  # the instant in the last answer it has had
     readings: tuple[Reading, ...] = ()
 
 
@@ -86,95 +93,102 @@ class LeaseOrders:
     leases: tuple[LeaseOrder, ...] = ()
 
 
-def report(work: PoolTransaction, told: NodeReport) -> LeaseOrders | None:
+def receive_report(work: PoolTransaction, told: NodeReport) -> LeaseOrders | None:
     """Take a node's readings, renew its leases, and say which these are; None if it is no news."""
     machine = work.machine(told.node)
     if machine is None or (told.boot, told.n) <= (machine.boot, machine.n):
         return None
-    work.put(_heard(work, machine, told))
+    work.put(_node_after(work, machine, told))
     for reading in told.readings:
         lease = work.lease(reading.fence)
-        part = None if lease is None else lease.on(told.node)
+        part = None if lease is None else lease.part_on(told.node)
         if lease is not None and part is not None:
-            _read(work, lease, part, reading)
-    return answer(work, told)
+            _apply_reading(work, lease, part, reading)
+    return renew_leases(work, told)
 
 
-def answer(work: PoolTransaction, told: NodeReport) -> LeaseOrders:
+def renew_leases(work: PoolTransaction, told: NodeReport) -> LeaseOrders:
     """All leases of a node, renewed: what is said to a report, or once more when there are news."""
     orders = []
     for lease in work.live_on(told.node):
-        part = lease.on(told.node)
+        part = lease.part_on(told.node)
         if part is not None and part.exit is None and work.now < part.until:
-            orders.append(_renewed(work, lease, part))
+            orders.append(_renew_part(work, lease, part))
     return LeaseOrders(node=told.node, boot=told.boot, n=told.n, at=work.now, leases=tuple(orders))
 
 
-def _heard(work: PoolTransaction, machine: PoolNode, told: NodeReport) -> PoolNode:
+def _node_after(work: PoolTransaction, machine: PoolNode, told: NodeReport) -> PoolNode:
     """The node as it is once a report has come; its clock is compared with the pool's."""
-    mark, wrong = machine.mark, machine.wrong_clock
-    if told.heard is not None:
-        this = ClockMark(told.at, told.heard, work.now)
-        if mark is None or told.boot != machine.boot:
-            mark = this
+    clock_sample, wrong = machine.clock_sample, machine.wrong_clock
+    if told.answered_at is not None:
+        this = ClockSample(told.at, told.answered_at, work.now)
+        if clock_sample is None or told.boot != machine.boot:
+            clock_sample = this
         else:
-            wrong = wrong or clocks_differ(mark, this)
+            wrong = wrong or clocks_differ(clock_sample, this)
     machine = replace(
-        machine, boot=told.boot, n=told.n, heard_at=work.now, mark=mark, wrong_clock=wrong
+        machine,
+        boot=told.boot,
+        n=told.n,
+        reported_at=work.now,
+        clock_sample=clock_sample,
+        wrong_clock=wrong,
     )
     if machine.node.state is NodeState.ON_ORDER:  # it has come
         machine = replace(machine, node=replace(machine.node, state=NodeState.READY, ready_at=0))
     return machine
 
 
-def clocks_differ(one: ClockMark, two: ClockMark) -> bool:
+def clocks_differ(one: ClockSample, two: ClockSample) -> bool:
     """Whether a node's clock cannot have run as the pool's did, whatever messages took.
 
     Each report was sent after its node was answered and before it came, so the span between two
     reports is known within bounds. Only what lies outside of them is told (IS7).
     """
-    span = two.at - one.at
-    least, most = two.heard - one.came, two.came - one.heard
-    if least < COMPARED:
+    span = two.sent_at - one.sent_at
+    least, most = two.answered_at - one.received_at, two.received_at - one.answered_at
+    if least < CLOCK_SPAN_MIN:
         return False
-    drift = most * DRIFT_PPM * 2 // 1_000_000 + PUT  # the pool's clock may be off as well
+    drift = (
+        most * DRIFT_PPM * 2 // 1_000_000 + CLOCK_JUMP_MAX
+    )  # the pool's clock may be off as well
     return span < least - drift or span > most + drift
 
 
-def _read(work: PoolTransaction, lease: Lease, part: LeasePart, told: Reading) -> None:
+def _apply_reading(work: PoolTransaction, lease: Lease, part: LeasePart, told: Reading) -> None:
     """Take what a node says of a process: how long it ran, and whether it has ended."""
-    in_time = lease.live and part.exit is None and work.now < part.until
-    end = work.now if in_time else part.until if lease.live else lease.ends_at
+    in_time = lease.is_live and part.exit is None and work.now < part.until
+    end = work.now if in_time else part.until if lease.is_live else lease.reportable_until
     most = min(provable_ms(lease.leased_at, end), lease.run_ms_max)
     proven = max(min(told.run_ms, most), lease.run_ms)
     clamped = lease.clamped or (told.run_ms > most and end > lease.leased_at)
-    if part.exit is None and lease.live:
-        said = _said(part, told, most, in_time=in_time)
+    if part.exit is None and lease.is_live:
+        said = _part_after(part, told, most, in_time=in_time)
         if said is not part:
             lease = with_part(lease, said)
     lease = replace(lease, run_ms=proven, clamped=clamped)
     if told.exit is not Exit.GONE or told.run_ms:
-        lease = _started(work, lease, end)
+        lease = _with_start(work, lease, end)
     work.put(lease)
-    if lease.live:
-        look_at(work, lease)
-    elif lease.run_ms > lease.told_ms:
+    if lease.is_live:
+        check_lease(work, lease)
+    elif lease.run_ms > lease.reported_ms:
         _count_late(work, lease)
 
 
-def _said(part: LeasePart, told: Reading, most: int, *, in_time: bool) -> LeasePart:
+def _part_after(part: LeasePart, told: Reading, most: int, *, in_time: bool) -> LeasePart:
     """A part as its node says it is; the very same if there is nothing new, as mostly."""
     if not in_time:  # whoever has no right any more can only be gone
         return part if told.exit is None else replace(part, exit=Exit.GONE)
     saved_ms = max(min(told.saved_ms, most), part.saved_ms)
-    asked_ms = told.asked_ms if part.asked_ms is None else part.asked_ms
-    news = saved_ms, asked_ms, told.exit, told.exit_code, told.result
-    if news == (part.saved_ms, part.asked_ms, part.exit, part.exit_code, part.result):
+    run_ms_at_stop = told.run_ms_at_stop if part.run_ms_at_stop is None else part.run_ms_at_stop
+    news = saved_ms, run_ms_at_stop, told.exit, told.exit_code, told.result
+    if news == (part.saved_ms, part.run_ms_at_stop, part.exit, part.exit_code, part.result):
         return part
     return replace(  # a result counts with the right to it only (S9)
         part,
         saved_ms=saved_ms,
-        asked_ms=asked_ms,
+        run_ms_at_stop=run_ms_at_stop,
         exit=told.exit,
         exit_code=told.exit_code,
         result=told.result,
@@ -188,37 +202,37 @@ def _count_late(work: PoolTransaction, lease: Lease) -> None:
     wait for credits.
     """
     job = job_of(work, lease)
-    rate, milli_gpus = rate_of(job, lease.gpu_type), job.ask.milli_gpus
-    before, now = (usage_price(rate, milli_gpus, ms) for ms in (lease.told_ms, lease.run_ms))
-    ran_ms = job.ran_ms + lease.run_ms - lease.told_ms
+    rate, milli_gpus = rate_of(job, lease.gpu_type), job.request.milli_gpus
+    before, now = (usage_price(rate, milli_gpus, ms) for ms in (lease.reported_ms, lease.run_ms))
+    ran_ms = job.ran_ms + lease.run_ms - lease.reported_ms
     job = replace(job, ran_ms=ran_ms, used=job.used + now - before)
-    if job.state is State.QUEUED and not affords_a_run(job):
-        job = moved(job, Why.OUT_OF_CREDITS)
+    if job.state is JobState.QUEUED and not affords_a_run(job):
+        job = with_step(job, Why.OUT_OF_CREDITS)
     work.put(job)
     if job.state in LIVE:
         other = lease_of(work, job)
         most = max(run_ms_max(job, other.gpu_type), other.run_ms)
         work.put(replace(other, run_ms_max=most))
-    tell_run(work, lease)
+    report_run(work, lease)
 
 
-def _started(work: PoolTransaction, lease: Lease, end: Instant) -> Lease:
+def _with_start(work: PoolTransaction, lease: Lease, end: Instant) -> Lease:
     """Its first reading is the start: the org is told."""
     if lease.started_at is not None:
         return lease
     lease = replace(lease, started_at=end - lease.run_ms * MILLISECOND)
     job = job_of(work, lease)
-    if job.state is State.STARTING:
-        job = moved(job, Why.STARTED, lease.fence)
-    say_start(work, lease, job)
+    if job.state is JobState.STARTING:
+        job = with_step(job, Why.STARTED, lease.fence)
+    report_start(work, lease, job)
     return lease
 
 
-def _renewed(work: PoolTransaction, lease: Lease, part: LeasePart) -> LeaseOrder:
+def _renew_part(work: PoolTransaction, lease: Lease, part: LeasePart) -> LeaseOrder:
     """Let a part last for longer, and say so."""
     job = job_of(work, lease)
     if lease.started_at is None:
-        bound = min(job.hold_until, lease.leased_at + STARTS_WITHIN)
+        bound = min(job.hold_until, lease.leased_at + START_TIMEOUT)
     else:
         bound = latest_lease_end(job.hold_until, lease.started_at, lease.run_ms_max)
     until = max(lease_end(work.now, bound), part.until)
@@ -231,7 +245,7 @@ def _renewed(work: PoolTransaction, lease: Lease, part: LeasePart) -> LeaseOrder
         piece=part.piece,
         lasts=until - work.now,
         run_ms_max=lease.run_ms_max,
-        program=job.ask.spec.program,
+        program=job.request.spec.program,
         nodes=tuple([one.piece.node for one in lease.parts]),
-        stop=lease.stop is not None,
+        stop=lease.stop_reason is not None,
     )

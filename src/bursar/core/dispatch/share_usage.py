@@ -16,8 +16,8 @@ from bursar.core.scheduling.model.nodes import MILLI
 from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.core.scheduling.model.usage import UsageDecay
 
-UNTIERED: Final = "paid"  # the tier of jobs that name none
-SHIPPED: Final = PoolPolicy()
+DEFAULT_TIER: Final = "paid"  # the tier of jobs that name none
+DEFAULT_POLICY: Final = PoolPolicy()
 
 
 def share_path(queued: PoolJob) -> Path:
@@ -25,32 +25,32 @@ def share_path(queued: PoolJob) -> Path:
 
     A user is marked as one: an account may have the same name.
     """
-    ask = queued.ask
-    return ask.tier or UNTIERED, queued.org, *reversed(ask.shares), f"user {ask.user}"
+    ask = queued.request
+    return ask.tier or DEFAULT_TIER, queued.org, *reversed(ask.shares), f"user {ask.user}"
 
 
-def spend(work: PoolTransaction, job: PoolJob, lease: Lease) -> None:
+def record_usage(work: PoolTransaction, job: PoolJob, lease: Lease) -> None:
     """Remember what a lease that ends now has had, for its user."""
-    in_force = SHIPPED if work.pool.policy is None else work.pool.policy.policy
+    in_force = DEFAULT_POLICY if work.pool.policy is None else work.pool.policy.policy
     decay, path = UsageDecay(in_force.half_life, work.now), share_path(job)
-    rate = dict(job.ask.rates)[lease.gpu_type] * job.ask.milli_gpus // MILLI
+    rate = dict(job.request.rates)[lease.gpu_type] * job.request.milli_gpus // MILLI
     used = rate * (decay.growth(work.now) - decay.growth(lease.leased_at))
     before = work.usage(path)
     if before is not None:
-        used += before.micros * _hour(decay, before.at)
-    micros = min(used // _hour(decay, work.now), AMOUNT_MAX)
+        used += before.micros * _growth_in_hour(decay, before.at)
+    micros = min(used // _growth_in_hour(decay, work.now), AMOUNT_MAX)
     work.usage_new[path] = UserUsage(path=path, micros=micros, at=work.now)
 
 
-def grown(
+def usage_bases(
     usage: Iterable[UserUsage], half_life: int, now: Instant
 ) -> tuple[tuple[Path, Micros], ...]:
     """What users had, as a scheduler that begins now adds it up; what has faded away is nothing."""
     decay = UsageDecay(half_life, now)
-    found = ((one.path, one.micros * _hour(decay, one.at)) for one in usage)
+    found = ((one.path, one.micros * _growth_in_hour(decay, one.at)) for one in usage)
     return tuple(sorted((path, base) for path, base in found if base))
 
 
-def _hour(decay: UsageDecay, at: Instant) -> int:
+def _growth_in_hour(decay: UsageDecay, at: Instant) -> int:
     """What a micro-credit counts that was used in the hour before an instant."""
     return decay.growth(at) - decay.growth(at - HOUR)

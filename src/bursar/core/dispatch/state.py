@@ -11,14 +11,14 @@ from enum import StrEnum
 from itertools import chain, takewhile
 from typing import Final, NamedTuple, TypeAlias
 
-from bursar.core.dispatch.job_lifecycle import LIVE, OVER, WAITING, State
-from bursar.core.dispatch.quota_usage import Live, QuotaClaims, QuotaUsage
+from bursar.core.dispatch.job_lifecycle import FINISHED, LIVE, WAITING, JobState
+from bursar.core.dispatch.quota_usage import LiveJob, QuotaClaims, QuotaUsage
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import SECOND, Instant
 from bursar.core.leases import LEASE_TTL, Denied
 from bursar.core.messages import EndClass, Enqueue, ToOrg, ToPool, Why
 from bursar.core.money import Micros
-from bursar.core.quota_slices import Key, Slice
+from bursar.core.quota_slices import QuotaKey, Slice
 from bursar.core.refusal import invariant
 from bursar.core.scheduling.model.jobs import Earmark, Path
 from bursar.core.scheduling.model.nodes import Node, Piece
@@ -28,17 +28,17 @@ from bursar.core.scheduling.model.snapshot import PoolSnapshot
 from bursar.core.sorted_set import SortedSet
 from bursar.core.value import replace, value
 
-TERM: Final = 3 * SECOND  # how long a leader leads a pool without renewing its term
+LEADER_TERM: Final = 3 * SECOND  # how long a leader leads a pool without renewing its term
 
 JobKey: TypeAlias = tuple[str, JobId]  # an org, and a job of it
 
 
-def name_of(key: JobKey) -> JobId:
+def cluster_name(key: JobKey) -> JobId:
     """A job's name in a scheduler's cluster: orgs choose ids of their own."""
     return JobId(f"{key[0]}/{key[1]}")
 
 
-def key_of(name: JobId) -> JobKey:
+def key_of_name(name: JobId) -> JobKey:
     """The job that has this name; an org's id has no slash."""
     org, _, job = name.partition("/")
     return org, JobId(job)
@@ -69,12 +69,12 @@ class PoolJob:
 
     org: str
     job: JobId
-    ask: Enqueue
+    request: Enqueue
     hold_micros: Micros  # what is set aside for it, used or not
     hold_until: Instant
     requeues_left: int
     queued_at: Instant
-    state: State = State.QUEUED
+    state: JobState = JobState.QUEUED
     why: Why | None = None  # how it came to that state
     received: int = 1  # messages of its org that were handled
     sent: int = 0  # messages to its org
@@ -98,14 +98,14 @@ class PoolJob:
         return self.org, self.job
 
     @property
-    def left_ms(self) -> int:
+    def remaining_ms(self) -> int:
         """What it may still run."""
-        return max(self.ask.run_ms - self.ran_ms, 0)
+        return max(self.request.run_ms - self.ran_ms, 0)
 
     @property
-    def over(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether nothing can become of it any more."""
-        return self.state in OVER
+        return self.state in FINISHED
 
 
 @value
@@ -115,7 +115,7 @@ class LeasePart:
     piece: Piece
     until: Instant
     saved_ms: int = 0  # where its last checkpoint was
-    asked_ms: int | None = None  # how long its process had run when it was asked to stop
+    run_ms_at_stop: int | None = None  # how long its process had run when it was asked to stop
     exit: Exit | None = None  # its process has ended, or must have
     exit_code: int | None = None
     result: str | None = None  # what its process has left, as JSON
@@ -133,14 +133,14 @@ class Lease:
     leased_at: Instant
     parts: tuple[LeasePart, ...]  # by node
     run_ms_max: int  # what it may run at most, stop grace included
-    every_ms: int  # run time between two messages to the org
+    report_interval_ms: int  # run time between two messages to the org
     started_at: Instant | None = None
     run_ms: int = 0  # proven: the largest of its nodes'
-    told_ms: int = 0  # of that, what the org was told
+    reported_ms: int = 0  # of that, what the org was told
     clamped: bool = False  # whether a node has reported more than can be
-    stop: Why | None = None  # why it is asked to stop
+    stop_reason: Why | None = None  # why it is asked to stop
     ended_at: Instant | None = None
-    ends_at: Instant = 0  # once it has ended: up to when run time may still be reported
+    reportable_until: Instant = 0  # once it has ended: up to when run time may still be reported
     why: Why | None = None  # how it ended
     kept_ms: int | None = None  # how far its work was kept, if some was given back
     corrected: EndClass | None = None  # who answers for its end, if an operator has said so
@@ -156,11 +156,11 @@ class Lease:
         return self.run_ms if self.kept_ms is None else self.kept_ms
 
     @property
-    def live(self) -> bool:
+    def is_live(self) -> bool:
         """Whether it has not ended."""
         return self.ended_at is None
 
-    def on(self, node: NodeId) -> LeasePart | None:
+    def part_on(self, node: NodeId) -> LeasePart | None:
         """What it has of a node."""
         for part in self.parts:
             if part.piece.node == node:
@@ -168,12 +168,12 @@ class Lease:
         return None
 
 
-class ClockMark(NamedTuple):
+class ClockSample(NamedTuple):
     """One report, by three clocks: it was sent at `at`, some time between the other two."""
 
-    at: Instant  # by the node's running time
-    heard: Instant  # by the pool's clock: when the node was last answered before
-    came: Instant  # by the pool's clock
+    sent_at: Instant  # by the node's running time
+    answered_at: Instant  # by the pool's clock: when the node was last answered before
+    received_at: Instant  # by the pool's clock
 
 
 class Mishap(NamedTuple):
@@ -191,7 +191,7 @@ class Trouble:
 
     mishaps: tuple[Mishap, ...] = ()  # the oldest first
     until: Instant = 0  # it is in quarantine until then
-    times: int = 0  # how often in a row it was
+    quarantines: int = 0  # how often in a row it was
 
 
 NO_TROUBLE: Final = Trouble()
@@ -204,8 +204,8 @@ class PoolNode:
     node: Node
     boot: int = 0  # of the agent that reported last
     n: int = 0  # its last report
-    heard_at: Instant | None = None  # when that came
-    mark: ClockMark | None = None  # an early report of this boot, to compare clocks with
+    reported_at: Instant | None = None  # when that came
+    clock_sample: ClockSample | None = None  # an early report of this boot, to compare clocks with
     wrong_clock: bool = False  # its clock does not run as the pool's does: an operator looks at it
     trouble: Trouble = NO_TROUBLE
 
@@ -215,12 +215,12 @@ class PoolNode:
         return self.node.id
 
 
-def is_other(old: PoolNode | None, new: PoolNode) -> bool:
+def is_changed(old: PoolNode | None, new: PoolNode) -> bool:
     """Whether more can be done with a node than before, or less; that it is silent, time tells."""
     return (
         old is None
-        or old.heard_at is None
-        or (new.heard_at or 0) >= old.heard_at + LEASE_TTL
+        or old.reported_at is None
+        or (new.reported_at or 0) >= old.reported_at + LEASE_TTL
         or (old.node, old.wrong_clock) != (new.node, new.wrong_clock)
         or old.trouble.until != new.trouble.until
     )
@@ -258,92 +258,98 @@ class Pool:
     epoch: int = 0  # of the present leader
     leader: str = ""
     leads_until: Instant = 0
-    noted: int = 0  # events in its audit stream
-    due_at: Instant = 0  # from when on it needs a leader
+    audit_events: int = 0  # events in its audit stream
+    leader_due_at: Instant = 0  # from when on it needs a leader
     jobs: dict[JobKey, PoolJob] = field(default_factory=dict)
     leases: dict[int, Lease] = field(default_factory=dict)
     live: dict[int, None] = field(default_factory=dict)  # fences of leases that have not ended
     machines: dict[NodeId, PoolNode] = field(default_factory=dict)
     outbox: dict[tuple[JobKey, int], ToOrg] = field(default_factory=dict)
-    changes: list[JobKey] = field(default_factory=list)  # which jobs have changed, in order
-    touched: dict[NodeId, None] = field(default_factory=dict)  # which nodes, other than by time
+    changed_jobs: list[JobKey] = field(default_factory=list)  # which jobs have changed, in order
+    changed_nodes: dict[NodeId, None] = field(
+        default_factory=dict
+    )  # which nodes, other than by time
     on_node: dict[NodeId, dict[int, None]] = field(default_factory=dict)  # live leases of each
-    waits: SortedSet[tuple[Instant, JobKey]] = field(default_factory=SortedSet)  # ends of holds
-    over: dict[JobKey, None] = field(default_factory=dict)  # jobs to which nothing happens
+    hold_ends: SortedSet[tuple[Instant, JobKey]] = field(default_factory=SortedSet)  # ends of holds
+    finished: dict[JobKey, None] = field(default_factory=dict)  # jobs to which nothing happens
     ended: dict[int, None] = field(default_factory=dict)  # leases that do not live
-    counted: QuotaUsage = field(default_factory=QuotaUsage)  # in quotas
-    resliced: dict[Key, bool] = field(default_factory=dict)  # and whether others are counted
+    quota_usage: QuotaUsage = field(default_factory=QuotaUsage)  # in quotas
+    changed_slices: dict[QuotaKey, bool] = field(
+        default_factory=dict
+    )  # and whether others are counted
     policy: PolicyInForce | None = None  # as it is shipped if there is none
     usage: dict[Path, UserUsage] = field(default_factory=dict)  # by user
 
-    def take(self, row: Row) -> None:
+    def put(self, row: Row) -> None:
         """Keep a row in place of the one that has its key."""
         if isinstance(row, PoolJob):
             old = self.jobs.get(row.key)
             if old is not None and old.state in WAITING:
-                self.waits.discard((old.hold_until, old.key))
+                self.hold_ends.discard((old.hold_until, old.key))
             if row.state in WAITING:
-                self.waits.add((row.hold_until, row.key))
-            if row.over:
-                self.over[row.key] = None
+                self.hold_ends.add((row.hold_until, row.key))
+            if row.is_finished:
+                self.finished[row.key] = None
             self.jobs[row.key] = row
-            self.counted.waits(row.key, row.ask if row.state is State.QUEUED else None)
+            self.quota_usage.set_waiting(
+                row.key, row.request if row.state is JobState.QUEUED else None
+            )
         elif isinstance(row, Lease):
             self.leases[row.fence] = row
-            if row.live:
-                self.counted.lives(*self._lives(row))
+            if row.is_live:
+                self.quota_usage.add_live(*self._live_job(row))
                 self.live[row.fence] = None
                 for part in row.parts:
                     self.on_node.setdefault(part.piece.node, {})[row.fence] = None
             else:
                 self._end(row)
         else:
-            if is_other(self.machines.get(row.id), row):
-                self.touched[row.id] = None
+            if is_changed(self.machines.get(row.id), row):
+                self.changed_nodes[row.id] = None
             self.machines[row.id] = row
 
-    def drop(self, node: NodeId) -> None:
+    def remove_node(self, node: NodeId) -> None:
         """A node is gone for good."""
         del self.machines[node]
         self.on_node.pop(node, None)
-        self.touched[node] = None
+        self.changed_nodes[node] = None
 
-    def take_slices(self, given: Iterable[Slice]) -> None:
+    def put_slices(self, given: Iterable[Slice]) -> None:
         """Keep slices in place of those of the same quotas."""
         others = False
         for one in given:
-            anew = self.counted.put(one)
-            self.resliced[one.key] = anew or self.resliced.get(one.key, False)
+            anew = self.quota_usage.put(one)
+            self.changed_slices[one.key] = anew or self.changed_slices.get(one.key, False)
             others = others or anew
         if others:
-            self.counted = self.counted.recounted(
-                self._lives(self.leases[fence]) for fence in self.live
+            self.quota_usage = self.quota_usage.recounted(
+                self._live_job(self.leases[fence]) for fence in self.live
             )
             for job in self.jobs.values():
-                if job.state is State.QUEUED:
-                    self.counted.waits(job.key, job.ask)
+                if job.state is JobState.QUEUED:
+                    self.quota_usage.set_waiting(job.key, job.request)
 
-    def _lives(self, lease: Lease) -> Live:
-        return Live(lease.fence, lease.org, self.jobs[lease.key].ask, lease.gpu_type)
+    def _live_job(self, lease: Lease) -> LiveJob:
+        return LiveJob(lease.fence, lease.org, self.jobs[lease.key].request, lease.gpu_type)
 
     def _end(self, lease: Lease) -> None:
-        self.counted.ends(lease.fence)
+        self.quota_usage.remove_live(lease.fence)
         self.ended[lease.fence] = None
         if lease.fence in self.live:
             del self.live[lease.fence]
             for part in lease.parts:
                 del self.on_node[part.piece.node][lease.fence]
 
-    def forget_over(self, but: Collection[JobKey] = ()) -> None:
+    def forget_finished(self, but: Collection[JobKey] = ()) -> None:
         """Leave out the jobs that are over, and who has changed: everybody knows.
 
         But for those that somebody is about to ask about.
         """
-        for key in [one for one in self.over if one not in but]:
-            del self.jobs[key], self.over[key]
-        self.changes.clear()
-        self.touched.clear()
-        self.resliced.clear()
+        for key in [one for one in self.finished if one not in but]:
+            del self.jobs[key], self.finished[key]
+        self.changed_jobs.clear()
+        self.changed_nodes.clear()
+        self.changed_slices.clear()
 
     def forget_ended(self) -> None:
         """Leave out the leases that do not live."""
@@ -363,7 +369,7 @@ class AuditEvent:
     denied: tuple[Denied, ...] = ()  # of a step: what stood against its decisions
 
     @property
-    def begins(self) -> bool:
+    def begins_window(self) -> bool:
         """Whether a replay can begin with it."""
         return self.part == 0 and isinstance(self.record, PoolSnapshot)
 
@@ -377,16 +383,18 @@ class PoolTransaction:
         self.now = max(now, pool.now)
         self.fence = pool.fence
         self.epoch, self.leader, self.leads_until = pool.epoch, pool.leader, pool.leads_until
-        self.rests_until = pool.due_at  # if nothing waits or runs
-        self.notes: list[AuditEvent] = []
+        self.rests_until = pool.leader_due_at  # if nothing waits or runs
+        self.audit_new: list[AuditEvent] = []
         self.jobs_new: dict[JobKey, PoolJob] = {}
         self.leases_new: dict[int, Lease] = {}
-        self._given: dict[NodeId, dict[int, None]] = {}  # of these, those that are new, by node
+        self._leases_new_on: dict[
+            NodeId, dict[int, None]
+        ] = {}  # of these, those that are new, by node
         self.machines_new: dict[NodeId, PoolNode] = {}
         self.machines_gone: dict[NodeId, None] = {}
-        self.letters_new: dict[tuple[JobKey, int], ToOrg] = {}
+        self.messages_new: dict[tuple[JobKey, int], ToOrg] = {}
         self.acknowledged: list[tuple[JobKey, int]] = []
-        self.quotas = QuotaClaims(pool.counted)
+        self.quotas = QuotaClaims(pool.quota_usage)
         self.policy_new: PolicyInForce | None = None
         self.usage_new: dict[Path, UserUsage] = {}
 
@@ -419,9 +427,9 @@ class PoolTransaction:
             if machine is not None:
                 yield machine
 
-    def unheld(self) -> Iterator[PoolJob]:
+    def jobs_without_hold(self) -> Iterator[PoolJob]:
         """The jobs that wait and whose holds have ended, the first to end first."""
-        for until, key in [*takewhile(lambda one: one[0] <= self.now, self.pool.waits)]:
+        for until, key in [*takewhile(lambda one: one[0] <= self.now, self.pool.hold_ends)]:
             job = self.job(key)
             assert job is not None
             if job.state in WAITING and job.hold_until == until:
@@ -433,70 +441,70 @@ class PoolTransaction:
 
     def live_on(self, node: NodeId) -> Iterator[Lease]:
         """The leases of a node that have not ended, by fence."""
-        return self._live(self.pool.on_node.get(node, {}), self._given.get(node, ()))
+        return self._live(self.pool.on_node.get(node, {}), self._leases_new_on.get(node, ()))
 
     def _live(self, known: Mapping[int, None], new: Iterable[int]) -> Iterator[Lease]:
         """Of these leases those that have not ended; fences grow, so new ones come last."""
         for fence in (*known, *(one for one in new if one not in known)):
             lease = self.leases_new.get(fence) or self.pool.leases[fence]
-            if lease.live:
+            if lease.is_live:
                 yield lease
 
     @property
-    def active(self) -> bool:
+    def is_active(self) -> bool:
         """Whether anything waits or runs."""
         known = self.pool.jobs
-        there = len(self.pool.waits) + len(self.pool.live)
+        there = len(self.pool.hold_ends) + len(self.pool.live)
         for key, job in self.jobs_new.items():
-            there += (not job.over) - (key in known and not known[key].over)
+            there += (not job.is_finished) - (key in known and not known[key].is_finished)
         return there > 0
 
     @property
-    def due_at(self) -> Instant:
+    def leader_due_at(self) -> Instant:
         """From when on the pool needs a leader."""
-        return 0 if self.active else self.rests_until
+        return 0 if self.is_active else self.rests_until
 
     @property
-    def noted(self) -> int:
+    def audit_events(self) -> int:
         """How many events the pool's audit stream has by now."""
-        return self.pool.noted + len(self.notes)
+        return self.pool.audit_events + len(self.audit_new)
 
     def put(self, row: Row) -> None:
         """Write a row, in place of the one that has its key."""
         if isinstance(row, PoolJob):
             self.jobs_new[row.key] = row
         elif isinstance(row, Lease):
-            self._count(row)
+            self._count_quotas(row)
             if row.fence not in self.pool.leases and row.fence not in self.leases_new:
                 for part in row.parts:
-                    self._given.setdefault(part.piece.node, {})[row.fence] = None
+                    self._leases_new_on.setdefault(part.piece.node, {})[row.fence] = None
             self.leases_new[row.fence] = row
         else:
             self.machines_gone.pop(row.id, None)
             self.machines_new[row.id] = row
 
-    def drop(self, node: NodeId) -> None:
+    def remove_node(self, node: NodeId) -> None:
         """Let a node be gone; nothing runs there any more."""
         invariant(not any(True for _ in self.live_on(node)), "a node left with jobs", node=node)
         self.machines_new.pop(node, None)
         if node in self.pool.machines:
             self.machines_gone[node] = None
 
-    def _count(self, new: Lease) -> None:
+    def _count_quotas(self, new: Lease) -> None:
         """Count what a lease takes or gives back of quotas."""
         old, job = self.lease(new.fence), self.job(new.key)
-        if job is not None and (old is not None and old.live) != new.live:
-            self.quotas.count(new.org, job.ask, new.gpu_type, 1 if new.live else -1)
+        if job is not None and (old is not None and old.is_live) != new.is_live:
+            self.quotas.count(new.org, job.request, new.gpu_type, 1 if new.is_live else -1)
 
-    def over_quota(self, job: PoolJob, gpu_type: str) -> bool:
+    def exceeds_quota(self, job: PoolJob, gpu_type: str) -> bool:
         """Whether a job would have more than its org's quotas leave for this pool."""
-        return self.quotas.over(job.org, job.ask, gpu_type, self._lives)
+        return self.quotas.exceeds(job.org, job.request, gpu_type, self._live_jobs)
 
-    def _lives(self) -> Iterator[Live]:
+    def _live_jobs(self) -> Iterator[LiveJob]:
         for lease in self.live():
             job = self.job(lease.key)
             assert job is not None
-            yield Live(lease.fence, lease.org, job.ask, lease.gpu_type)
+            yield LiveJob(lease.fence, lease.org, job.request, lease.gpu_type)
 
     def usage(self, path: Path) -> UserUsage | None:
         """What a user has had."""
@@ -508,35 +516,35 @@ class PoolTransaction:
         if known is None or known.n < given.n:
             self.policy_new = given
 
-    def tell(self, key: JobKey, message: ToOrg) -> None:
+    def send(self, key: JobKey, message: ToOrg) -> None:
         """Write a message to a job's org."""
         job = self.job(key)
         assert job is not None
         self.put(replace(job, sent=job.sent + 1))
-        self.letters_new[key, job.sent + 1] = message
+        self.messages_new[key, job.sent + 1] = message
 
     def acknowledge(self, key: JobKey, n: int) -> None:
         """The org has handled a message, and all before it."""
         self.acknowledged.append((key, n))
 
-    def keep(self) -> None:
+    def commit(self) -> None:
         """Make all of it true at once."""
         pool = self.pool
         pool.now, pool.fence = self.now, self.fence
         pool.epoch, pool.leader, pool.leads_until = self.epoch, self.leader, self.leads_until
-        pool.noted, pool.due_at = self.noted, self.due_at
+        pool.audit_events, pool.leader_due_at = self.audit_events, self.leader_due_at
         for row in chain[Row](
             self.jobs_new.values(), self.leases_new.values(), self.machines_new.values()
         ):
-            pool.take(row)
+            pool.put(row)
         for node in self.machines_gone:
-            pool.drop(node)
-        pool.take_slices(self.quotas.new.values())
+            pool.remove_node(node)
+        pool.put_slices(self.quotas.new.values())
         pool.policy = self.policy_new or pool.policy
         pool.usage.update(self.usage_new)
-        pool.outbox.update(self.letters_new)
+        pool.outbox.update(self.messages_new)
         for key, n in self.acknowledged:
             for k in range(n, 0, -1):
                 if pool.outbox.pop((key, k), None) is None:
                     break
-        pool.changes.extend(self.jobs_new)
+        pool.changed_jobs.extend(self.jobs_new)

@@ -12,7 +12,7 @@ says which lots were taken, and lots are asked for by their numbers.
 from dataclasses import dataclass
 from typing import Final
 
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import Instant
 from bursar.core.jobs.effects import FollowUp, JobEffect, Outcome, figures_of
@@ -89,7 +89,7 @@ class BeginElements(JobEffect):
             job = JobId(lot.hold)
             jobs.add(_element(whole, job, lot.number, now))
             jobs.send(job, element_message(row.template, lot.number, row.elements), now)
-            queued = JobUpdate(state=State.QUEUED)
+            queued = JobUpdate(state=JobState.QUEUED)
             jobs.step(job, event_of(job, SUBMITTED, now, figures_of(books, job), queued))
         begun = row.begun + len(lots)
         closed = begun >= row.elements
@@ -137,20 +137,20 @@ class EndArray(JobEffect):
         jobs.step(self.array, event_of(self.array, why.value, now, figures, update))
 
 
-def end_of(array: ArrayProgress, *, cancelled: bool) -> tuple[State, Why, EndClass]:
+def end_of(array: ArrayProgress, *, cancelled: bool) -> tuple[JobState, Why, EndClass]:
     """How an array has ended: by the worst that has happened to an element."""
     all_begun = array.begun >= array.elements
     if cancelled and (array.cancelled or not all_begun):
-        return State.CANCELLED, Why.CANCELLED, EndClass.USER
+        return JobState.CANCELLED, Why.CANCELLED, EndClass.USER
     if array.failed:
-        return State.FAILED, Why.FAILED, EndClass.USER
+        return JobState.FAILED, Why.FAILED, EndClass.USER
     if array.expired:
-        return State.EXPIRED, Why.TIME_UP, EndClass.LIMIT
+        return JobState.EXPIRED, Why.TIME_UP, EndClass.LIMIT
     if not all_begun:
-        return State.EXPIRED, Why.HOLD_ENDED, EndClass.LIMIT
+        return JobState.EXPIRED, Why.HOLD_ENDED, EndClass.LIMIT
     if array.cancelled:
-        return State.CANCELLED, Why.CANCELLED, EndClass.USER
-    return State.SUCCEEDED, Why.FINISHED, EndClass.USER
+        return JobState.CANCELLED, Why.CANCELLED, EndClass.USER
+    return JobState.SUCCEEDED, Why.FINISHED, EndClass.USER
 
 
 # Elements
@@ -164,13 +164,13 @@ def count_element(
         row = jobs.array(array)
         ends = {update.state.value: getattr(row, update.state.value) + 1}
         jobs.put_array(replace(row, live=row.live - 1, **ends))
-    elif isinstance(message, Started) and jobs.job(array).state is State.QUEUED:
-        _start(jobs, array, message.at, now)
+    elif isinstance(message, Started) and jobs.job(array).state is JobState.QUEUED:
+        _start(jobs, array, message.started_at, now)
 
 
 def _start(jobs: JobTransaction, array: JobId, started_at: Instant, now: Instant) -> None:
     job = jobs.job(array)
-    state = State.STOPPING if job.withdrawn else State.RUNNING
+    state = JobState.STOPPING if job.withdrawn else JobState.RUNNING
     jobs.put(replace(job, state=state, why=Why.STARTED.value, started_at=started_at))
     figures = jobs.reads.figures([array])[array]
     update = JobUpdate(state=state)

@@ -7,7 +7,7 @@ until its pool has said how the job ended. To cancel again, or too late, changes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import Instant
 from bursar.core.jobs.effects import JobEffect, Outcome, figures_of
@@ -66,7 +66,7 @@ def _figures_of_array(
     The stored figures of the array include the lots that the cancellation has dropped. So what is
     held is added up: the rest of the array's hold, and the holds of the live elements.
     """
-    if array.state is not State.RUNNING:  # neither the array nor an element takes a step
+    if array.state is not JobState.RUNNING:  # neither the array nor an element takes a step
         return {job.id: JobFigures() for job in (array, *elements)}
     stored = jobs.reads.figures([array.id, *(element.id for element in elements)])
     figures = {element.id: _figures_of_element(books, element.id, stored) for element in elements}
@@ -89,6 +89,6 @@ def _cancel(jobs: JobTransaction, row: OrgJob, figures: JobFigures, now: Instant
 def _mark(jobs: JobTransaction, row: OrgJob, figures: JobFigures, now: Instant) -> None:
     """Mark a job as cancelled; a job that runs takes a step."""
     jobs.put(asked_to_stop(row))
-    if row.state is State.RUNNING:
-        stopping = JobUpdate(state=State.STOPPING)
-        jobs.step(row.id, event_of(row.id, Why.ASKED.value, now, figures, stopping))
+    if row.state is JobState.RUNNING:
+        stopping = JobUpdate(state=JobState.STOPPING)
+        jobs.step(row.id, event_of(row.id, Why.STOP_REQUESTED.value, now, figures, stopping))

@@ -59,13 +59,13 @@ def steps(hold: HoldId, charge: ChargeId, message: Message) -> Steps:
                     attempt=start.attempt,
                     gpu_type=start.gpu_type,
                     run_ms=start.run_ms,
-                    started_at=start.at,
+                    started_at=start.started_at,
                 )
             )
         case RanSoFar(attempt=attempt, run_ms=run_ms):
             usage = Charge(charge=charge, hold=hold, attempt=attempt, run_ms=run_ms)
             yield from _or_late(usage)
-        case Ended(over=True, kept_ms=None) as end:
+        case Ended(job_finished=True, kept_ms=None) as end:
             last = Settle(charge=charge, hold=hold, attempt=end.attempt, run_ms=end.run_ms)
             yield from _or_late(last)
         case Ended() as end:
@@ -87,8 +87,8 @@ def _ended(hold: HoldId, charge: ChargeId, end: Ended) -> Steps:
     yield from _or_late(last, last=end.kept_ms is None)
     if end.kept_ms is not None:
         lost = GiveBack(hold=hold, attempt=end.attempt, kept_ms=end.kept_ms)
-        yield CommandStep(lost, last=not end.over)
-        if end.over:
+        yield CommandStep(lost, last=not end.job_finished)
+        if end.job_finished:
             yield from _released(hold)
 
 

@@ -15,7 +15,7 @@ from bursar.core.jobs.transaction import JobTransaction
 from bursar.core.ledger.books import Books, require
 from bursar.core.ledger.commands import Reserve
 from bursar.core.ledger.values import MILLI_GPUS_MAX
-from bursar.core.messages import Spec
+from bursar.core.messages import JobSpec
 from bursar.core.refusal import Code, Refusal
 
 MILLI: Final = 1_000
@@ -61,7 +61,7 @@ class QuotaCheck(NamedTuple):
     now: Instant
 
     def first_exceeded(
-        self, quotas: Iterable[Quota], reserve: Reserve, spec: Spec
+        self, quotas: Iterable[Quota], reserve: Reserve, spec: JobSpec
     ) -> Refusal | None:
         """The first quota that a submission would exceed."""
         known = self.books.accounts.get(reserve.account)
@@ -80,7 +80,7 @@ class QuotaCheck(NamedTuple):
                     return refusal
         return None
 
-    def _exceeded(self, quota: Quota, spec: Spec, jobs: int) -> Refusal | None:
+    def _exceeded(self, quota: Quota, spec: JobSpec, jobs: int) -> Refusal | None:
         """A refusal if a submission of so many jobs exceeds a quota."""
         limits = quota.limits
         gpus = limits.get("gpus_max")
@@ -121,7 +121,7 @@ class QuotaCheck(NamedTuple):
         )
 
 
-def _never(quota: Quota, types: Sequence[str], spec: Spec) -> Refusal:
+def _never(quota: Quota, types: Sequence[str], spec: JobSpec) -> Refusal:
     """A job needs more GPUs than a quota has of any of these types."""
     most, gpu_type = max((quota.gpus_of(kind), kind) for kind in types)
     return _over(quota, f"gpus_max_by_type.{gpu_type}", most, -(-spec.shape.milli_gpus // MILLI))

@@ -11,7 +11,7 @@ cancelled meanwhile is not sent on; its former pool says that it has ended.
 
 from dataclasses import dataclass
 
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import Instant
 from bursar.core.jobs.effects import JobEffect, Outcome, figures_of
@@ -42,7 +42,7 @@ def request_move(
 
 
 def _may_move(job: OrgJob) -> bool:
-    return job.state is State.QUEUED and job.received == 0 and not (job.withdrawn or job.follows)
+    return job.state is JobState.QUEUED and job.received == 0 and not (job.withdrawn or job.follows)
 
 
 @dataclass(slots=True)
@@ -83,5 +83,5 @@ class MoveJob(JobEffect):
         # The job was never in the other pool: messages from there have not begun.
         jobs.put(replace(row, pool=route.pool, received=0, why=Why.MOVED.value))
         jobs.send(job, message, now)
-        queued = JobUpdate(state=State.QUEUED)
+        queued = JobUpdate(state=JobState.QUEUED)
         jobs.step(job, event_of(job, Why.MOVED.value, now, figures_of(books, job), queued))

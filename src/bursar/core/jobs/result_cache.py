@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from bursar.core.dispatch.job_lifecycle import State, after
+from bursar.core.dispatch.job_lifecycle import JobState, next_state
 from bursar.core.ids import ChargeId, HoldId, JobId, derive_id
 from bursar.core.instant import Instant
 from bursar.core.jobs.effects import FollowUp, JobEffect, Outcome
@@ -113,7 +113,7 @@ def share(
     jobs.put(replace(row, follows=True, source=source, hit=hit, unsent=message, why=FOLLOWS))
     held = require(books.holds, HoldId(job)).open
     if not match.hit:
-        queued = JobUpdate(state=State.QUEUED)
+        queued = JobUpdate(state=JobState.QUEUED)
         jobs.step(job, event_of(job, FOLLOWS, now, JobFigures(held=held), queued), source)
         return None
     end = EndFollower.with_result(job, source, match.exit_code)
@@ -142,7 +142,7 @@ def _find_alike(jobs: JobTransaction, books: Books, sharing: Sharing, now: Insta
 
 def has_result(job: OrgJob) -> bool:
     """Whether a job has succeeded by its own run."""
-    return job.state is State.SUCCEEDED and job.cached_from is None
+    return job.state is JobState.SUCCEEDED and job.cached_from is None
 
 
 def is_waiting_follower(job: OrgJob) -> bool:
@@ -210,7 +210,7 @@ class EndFollower(JobEffect):
     def end(self, jobs: JobTransaction, spent: Micros, now: Instant) -> None:
         """End it, with a step."""
         row = jobs.job(self.job)
-        state = after(State.QUEUED, self.why)
+        state = next_state(JobState.QUEUED, self.why)
         jobs.put(
             replace(
                 row,
@@ -301,5 +301,5 @@ def _succeed(jobs: JobTransaction, heir: Heir, now: Instant) -> None:
     message = replace(row.unsent, hold_micros=heir.held, hold_until=heir.expires_at)
     jobs.put(replace(row, leads=True, follows=False, unsent=None, why=TOOK_OVER))
     jobs.send(heir.job, message, now)
-    queued = JobUpdate(state=State.QUEUED)
+    queued = JobUpdate(state=JobState.QUEUED)
     jobs.step(heir.job, event_of(heir.job, TOOK_OVER, now, JobFigures(held=heir.held), queued))

@@ -12,7 +12,7 @@ the other's answer. A key is good for a while only: a refused top-up is tried ag
 
 from typing import Final, NamedTuple
 
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import MINUTE, SECOND, Instant
 from bursar.core.jobs.effects import FollowUp
@@ -38,7 +38,7 @@ class RollingJob(NamedTuple):
     """A job whose hold is topped up while it runs, and how far the hold reaches."""
 
     job: JobId
-    state: State
+    state: JobState
     gpu_type: str | None
     run_ms: int
     max_cost: Micros | None
@@ -58,7 +58,7 @@ def top_up(job: RollingJob) -> Micros:
         return 0
     step_ms = job.step_ms or STEP_MS
     low_ms = min(LOW_MS, max(step_ms // 3, SOONEST_MS))
-    if job.state is State.RUNNING and run_ms_for(rate, job.milli_gpus, job.open) >= low_ms:
+    if job.state is JobState.RUNNING and run_ms_for(rate, job.milli_gpus, job.open) >= low_ms:
         return 0
     most = usage_price(rate, job.milli_gpus, max(job.run_ms - job.ran_ms, 0))
     if job.max_cost is not None:
@@ -70,7 +70,7 @@ def top_up(job: RollingJob) -> Micros:
 def _rate(job: RollingJob) -> Micros:
     """The rate it runs at; a job that waits may get the dearest of its types."""
     rates = dict(job.rates)
-    if job.state is State.RUNNING and job.gpu_type in rates:
+    if job.state is JobState.RUNNING and job.gpu_type in rates:
         return rates[job.gpu_type]
     return max(rates.values(), default=0)
 
@@ -86,7 +86,7 @@ def rest_of(job: RollingJob, refusal: Refusal) -> Micros:
 
 def top_up_command(job: RollingJob, amount: Micros, now: Instant, *, rest: bool) -> FollowUp:
     """The command that lets a hold grow; `rest` if it is for less than was wanted."""
-    again = RETRY_RUNNING if job.state is State.RUNNING else RETRY_WAITING
+    again = RETRY_RUNNING if job.state is JobState.RUNNING else RETRY_WAITING
     key = f"bursar:roll/{job.job}/{job.sent}/{now // again}{'/rest' if rest else ''}"
     command = ExtendHold(hold=HoldId(job.job), amount=amount)
     return FollowUp(key, command, ExtendJob(job.job, amount, 0))

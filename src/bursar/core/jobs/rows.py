@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.ids import AccountId, JobId, UserId
 from bursar.core.instant import Instant
 from bursar.core.messages import EndClass, Enqueue, ToPool
@@ -25,7 +25,7 @@ class OrgJob:
     user: UserId
     pool: str
     submitted_at: Instant
-    state: State = State.QUEUED
+    state: JobState = JobState.QUEUED
     why: str = SUBMITTED  # its last step
     attempt: int = 0
     sent: int = 0  # messages to its pool
@@ -125,7 +125,7 @@ class StepRow(NamedTuple):
     job: JobId
     n: int
     at: Instant
-    state: State
+    state: JobState
     why: str
     attempt: int
     gpu_type: str | None

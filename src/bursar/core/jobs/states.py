@@ -7,7 +7,7 @@ knows that a job is stopping if the org has cancelled the job itself.
 
 from typing import NamedTuple
 
-from bursar.core.dispatch.job_lifecycle import State, after
+from bursar.core.dispatch.job_lifecycle import JobState, next_state
 from bursar.core.ids import JobId
 from bursar.core.instant import Instant
 from bursar.core.jobs.rows import JobFigures, OrgJob
@@ -20,7 +20,7 @@ class JobUpdate(NamedTuple):
     """What a message says about a job; None leaves a field as it was."""
 
     attempt: int = 0
-    state: State | None = None
+    state: JobState | None = None
     why: Why | None = None
     ended_at: Instant | None = None
     end_class: EndClass | None = None
@@ -36,9 +36,9 @@ def update_from(message: Message, at: Instant) -> JobUpdate:
         case Started():
             return JobUpdate(
                 message.attempt,
-                State.RUNNING,
+                JobState.RUNNING,
                 Why.STARTED,
-                started_at=message.at,
+                started_at=message.started_at,
                 gpu_type=message.gpu_type,
             )
         case Ended():
@@ -47,34 +47,36 @@ def update_from(message: Message, at: Instant) -> JobUpdate:
                 message.attempt,
                 state,
                 why,
-                at if message.over else None,
-                message.end_class if message.over else None,
+                at if message.job_finished else None,
+                message.end_class if message.job_finished else None,
                 exit_code=message.exit_code,
-                result=message.result if message.over else None,
+                result=message.result if message.job_finished else None,
             )
         case Corrected():
-            return JobUpdate(message.attempt, end_class=message.end_class if message.over else None)
+            return JobUpdate(
+                message.attempt, end_class=message.end_class if message.job_finished else None
+            )
         case Dropped(end_class=end_class):
-            state = State.CANCELLED if end_class is EndClass.USER else State.EXPIRED
+            state = JobState.CANCELLED if end_class is EndClass.USER else JobState.EXPIRED
             return JobUpdate(0, state, message.why, at, end_class)
         case _:
             return JobUpdate()
 
 
-def _after_attempt(end: Ended) -> tuple[State, Why]:
+def _after_attempt(end: Ended) -> tuple[JobState, Why]:
     """The state after an attempt; a job that ended although it might have gone on has failed."""
-    if end.over and end.why in (Why.PREEMPTED, Why.MADE_ROOM, Why.LOST):
-        return after(State.RUNNING, Why.GIVEN_UP), Why.GIVEN_UP
-    if end.over and end.why is Why.OUT_OF_CREDITS:
-        return State.EXPIRED, end.why
-    return after(State.RUNNING, end.why), end.why
+    if end.job_finished and end.why in (Why.PREEMPTED, Why.MADE_ROOM, Why.LOST):
+        return next_state(JobState.RUNNING, Why.GIVEN_UP), Why.GIVEN_UP
+    if end.job_finished and end.why is Why.OUT_OF_CREDITS:
+        return JobState.EXPIRED, end.why
+    return next_state(JobState.RUNNING, end.why), end.why
 
 
 def updated(job: OrgJob, update: JobUpdate) -> OrgJob:
     """A job after a message. One that was cancelled before its start was known is stopping."""
     state = update.state or job.state
-    if update.state is State.RUNNING and job.withdrawn:
-        state = State.STOPPING
+    if update.state is JobState.RUNNING and job.withdrawn:
+        state = JobState.STOPPING
     exit_code = job.exit_code if update.exit_code is None else update.exit_code
     return replace(
         job,
@@ -86,24 +88,26 @@ def updated(job: OrgJob, update: JobUpdate) -> OrgJob:
         end_class=update.end_class or job.end_class,
         started_at=job.started_at if update.started_at is None else update.started_at,
         gpu_type=update.gpu_type or job.gpu_type,
-        exit_code=None if update.state is State.RUNNING else exit_code,
+        exit_code=None if update.state is JobState.RUNNING else exit_code,
         result=job.result if update.result is None else update.result,
     )
 
 
 def topped_up(job: OrgJob) -> OrgJob:
     """A job whose hold has grown: if it was out of credits, it waits for GPUs again."""
-    if job.state is not State.OUT_OF_CREDITS:
+    if job.state is not JobState.OUT_OF_CREDITS:
         return job
-    return replace(job, state=after(job.state, Why.TOPPED_UP), why=Why.TOPPED_UP.value)
+    return replace(job, state=next_state(job.state, Why.TOPPED_UP), why=Why.TOPPED_UP.value)
 
 
 def asked_to_stop(job: OrgJob) -> OrgJob:
     """A job that its org has cancelled: if it runs, it is stopping from now on."""
     job = replace(job, withdrawn=True)
-    if job.state is not State.RUNNING:
+    if job.state is not JobState.RUNNING:
         return job
-    return replace(job, state=after(job.state, Why.ASKED), why=Why.ASKED.value)
+    return replace(
+        job, state=next_state(job.state, Why.STOP_REQUESTED), why=Why.STOP_REQUESTED.value
+    )
 
 
 def event_of(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.ids import AccountId, HoldId, JobId
 from bursar.core.instant import Instant
 from bursar.core.jobs.effects import FollowUp, JobEffect, Outcome, figures_of
@@ -17,7 +17,7 @@ from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Reserve
 from bursar.core.ledger.decide import decide
 from bursar.core.ledger.events import HoldOpened
-from bursar.core.messages import Enqueue, HoldGrew, Spec, Why
+from bursar.core.messages import Enqueue, HoldGrew, JobSpec, Why
 from bursar.core.money import Micros
 from bursar.core.refusal import Code, Refusal
 from bursar.core.value import replace
@@ -36,7 +36,7 @@ class Submission(NamedTuple):
 
     pool: str
     reserve: Reserve  # by run time; its hold is named after the job, its context names the job
-    spec: Spec
+    spec: JobSpec
     run_ms: int | None = None  # longest run and stop grace, if its hold is for less: to be extended
     request: str | None = None  # JSON
     labels: str = "{}"  # JSON
@@ -99,7 +99,7 @@ class SubmitJob(JobEffect):
         jobs.add(_row(submission, now))
         if submission.routes and not reserve.lots:  # the elements of an array are not moved
             jobs.add_route(job, Route(1, submission.pool, now, now, submission.routes[0].why))
-        queued = JobUpdate(state=State.QUEUED)
+        queued = JobUpdate(state=JobState.QUEUED)
         jobs.step(job, event_of(job, SUBMITTED, now, figures_of(books, job), queued))
         if reserve.lots is not None:
             jobs.add_array(_array(job, reserve, message))
@@ -189,7 +189,7 @@ def _enqueue(
     )
 
 
-def _funded(spec: Spec, rates: dict[str, int]) -> Spec:
+def _funded(spec: JobSpec, rates: dict[str, int]) -> JobSpec:
     """A spec with those GPU types only that there are credits for."""
     types = tuple(kind for kind in spec.shape.types if kind in rates)
     if types == spec.shape.types:

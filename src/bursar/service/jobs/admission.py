@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
-from bursar.core.dispatch.share_usage import UNTIERED
+from bursar.core.dispatch.share_usage import DEFAULT_TIER
 from bursar.core.ids import JobId
 from bursar.core.instant import MILLISECOND, MINUTE, SECOND
-from bursar.core.messages import Spec
+from bursar.core.messages import JobSpec
 from bursar.core.refusal import Fault
 from bursar.core.scheduling.advice.admission import Bucket, Rejected, RejectionCode, full_bucket
 from bursar.core.scheduling.advice.pool_load import UNKNOWN_WAIT
@@ -56,7 +56,7 @@ class AdmissionRequest(NamedTuple):
     user: str
     tier: str | None  # for an org that has no tier of its own
     pool: str | None  # if the request names one
-    spec: Spec
+    spec: JobSpec
     run_ms: int
     jobs: int = 1
     dry: bool = False  # a quote: nothing is counted
@@ -143,7 +143,7 @@ class JobAdmission:
 
     async def _describe(self, request: AdmissionRequest) -> Job:
         """The job as the scheduler would see it."""
-        tier = await self._tier(request.org) or request.tier or UNTIERED
+        tier = await self._tier(request.org) or request.tier or DEFAULT_TIER
         accounts = self._directory.path_known(request.org, request.account)
         if accounts is None:
             accounts = await self._read(

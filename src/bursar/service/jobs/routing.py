@@ -20,8 +20,8 @@ from concurrent.futures import Future, wait
 from functools import partial
 from typing import Final, Protocol
 
-from bursar.core.dispatch.cluster_sync import ClusterMirror, described
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.cluster_sync import ClusterMirror, describe_job
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.dispatch.state import JobKey, Pool
 from bursar.core.ids import OrgId, PoolId
 from bursar.core.instant import Instant
@@ -136,7 +136,7 @@ class _Outlook:
 
     def _look_at_rest(self, pool: Pool) -> tuple[Prospect, float] | None:
         """What a pool has that rests: its nodes are all there is to it, and memory has them."""
-        if not pool.machines or pool.jobs.keys() - pool.over.keys():
+        if not pool.machines or pool.jobs.keys() - pool.finished.keys():
             return None
         follower = ClusterMirror(PoolPolicy(), pool.now)
         follower.follow(pool, (), pool.now)
@@ -348,8 +348,8 @@ class Moves:
 def _waiting(pool: Pool, key: JobKey) -> Job | None:
     """A job that waits in a pool and has not begun, as its scheduler is told of it."""
     job = pool.jobs.get(key)
-    waits = job is not None and job.state is State.QUEUED and job.attempt == 0
-    return described(job) if job is not None and waits else None
+    waits = job is not None and job.state is JobState.QUEUED and job.attempt == 0
+    return describe_job(job) if job is not None and waits else None
 
 
 class Mover(LeasedWorker):

@@ -123,7 +123,7 @@ class Pools:
         """Let a pool that rests here be led if somebody has to, or else know what has changed."""
         if self._leading[found.id].rests:
             keeper = self._keepers[found.id]
-            if found.due_at <= now:
+            if found.leader_due_at <= now:
                 self._leading[found.id].wake()
             elif found.version != keeper.version:
                 keeper.catch_up()

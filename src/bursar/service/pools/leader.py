@@ -193,9 +193,9 @@ class PoolLeader:
             self._expire()
         follower = self._followed(now)
         if epoch is None:
-            follower.told.discard_window()
-        elif epoch != self._epoch or not follower.told.is_open:
-            follower.told.begin_window()
+            follower.recorder.discard_window()
+        elif epoch != self._epoch or not follower.recorder.is_open:
+            follower.recorder.begin_window()
         # What came while another led is news as well.
         self._news, self._epoch = self._news or epoch != self._epoch, epoch
         pause = SAYS_SO_S if epoch is None else self._round(follower, epoch, now)
@@ -231,7 +231,7 @@ class PoolLeader:
         if self._news or (self._again is not None and self._again <= now):
             self._news = False
             decisions = carry_out(cluster, now).decisions
-            follower.told.record_decisions(decisions)
+            follower.recorder.record_decisions(decisions)
             self._again = next_planning_time(cluster)
             if not self._write(follower, epoch, decisions):
                 return min(SAYS_SO_S, AGAIN_S * ((1 << min(self._denials, 10)) - 2))
@@ -240,7 +240,7 @@ class PoolLeader:
 
     def _write(self, follower: ClusterMirror, epoch: int, decisions: tuple[Decision, ...]) -> bool:
         """Write what was decided, and note it; False if the memory was wrong."""
-        told = follower.told
+        told = follower.recorder
         waited = told.size >= NOTES_MOST or time.monotonic() >= self._notes_at
         if not decisions and not (told.size and waited):
             return True
@@ -248,8 +248,8 @@ class PoolLeader:
         failpoint("leader.planned")
         written = self._keeper.write(epoch, decisions, AuditRecord(told.take(), self._noted))
         failpoint("leader.written")
-        self._noted = written.noted
-        follower.placed(written.placed)
+        self._noted = written.audit_events
+        follower.add_leases(written.placed)
         self._denials = self._denials + 1 if written.denied else 0
         if written.denied:
             say = _log.warning if self._denials > 3 else _log.info
@@ -260,13 +260,13 @@ class PoolLeader:
 
     def _may_rest(self, epoch: int | None, now: Instant) -> bool:
         """Whether nothing has to be done until somebody calls; a leader says so."""
-        active = self._keeper.look(lambda pool: bool(pool.waits or pool.live))
+        active = self._keeper.look(lambda pool: bool(pool.hold_ends or pool.live))
         undecided = self._news and epoch is not None
         if active or undecided or self._wanted:
             self._rests_at = time.monotonic() + RESTS_AFTER_S
             return False
         if epoch is None:
-            return self._keeper.look(lambda pool: now < pool.due_at)
+            return self._keeper.look(lambda pool: now < pool.leader_due_at)
         if time.monotonic() < self._rests_at:
             return False
         self._notes_at = 0.0  # what waits is noted

@@ -28,9 +28,9 @@ import psycopg
 from bursar.core.dispatch import pool as rules
 from bursar.core.dispatch import reports
 from bursar.core.dispatch import state as core
-from bursar.core.dispatch.audit_stream import AuditRecord, rest, write_down
+from bursar.core.dispatch.audit_stream import AuditRecord, carry_out_audited, let_rest
 from bursar.core.dispatch.cluster_sync import ClusterMirror
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.dispatch.pool import PlanOutcome
 from bursar.core.dispatch.reports import LeaseOrders, NodeReport
 from bursar.core.dispatch.state import JobKey, Pool, PoolTransaction
@@ -56,7 +56,7 @@ from bursar.store.sql.connection import Connection, money_time
 LIMITS: Final = Limits(lanes=1, unreachable_s=5.0)
 SHARED: Final = Limits(lanes=1, unreachable_s=5.0, idle_s=2.0)
 BELIEVED_S: Final = 60.0  # what was read so lately is right, whatever cannot be written
-_KNOWN: Final = (State.STARTING, State.RUNNING)
+_KNOWN: Final = (JobState.STARTING, JobState.RUNNING)
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
@@ -141,16 +141,16 @@ class PoolHandle:
 
     def register(self, node: Node) -> Denied | None:
         """Put a machine into the pool, or describe it anew."""
-        return self._asked(lambda work: rules.register(work, node)).result()
+        return self._asked(lambda work: rules.register_node(work, node)).result()
 
     def report(self, told: NodeReport) -> "Future[LeaseOrders | None]":
         """Take a node's report; its answer is all leases that it has. None if it is no news."""
         fences = (one.fence for one in told.readings)
-        return self._asked(lambda work: reports.report(work, told), leases=fences)
+        return self._asked(lambda work: reports.receive_report(work, told), leases=fences)
 
     def answer(self, told: NodeReport) -> "Future[LeaseOrders]":
         """Answer a report once more: there is something new."""
-        return self._asked(lambda work: reports.answer(work, told))
+        return self._asked(lambda work: reports.renew_leases(work, told))
 
     # The leader
 
@@ -166,11 +166,11 @@ class PoolHandle:
     ) -> PlanOutcome:
         """Carry out what the leader has decided, as far as nothing stands against it by now, and
         note how it came to that."""
-        return self._asked(lambda work: write_down(work, epoch, decisions, noted)).result()
+        return self._asked(lambda work: carry_out_audited(work, epoch, decisions, noted)).result()
 
     def rest(self, epoch: int, until: Instant) -> bool:
         """Lead no more until then, unless something waits or runs; whether that is so."""
-        return self._asked(lambda work: rest(work, epoch, until)).result()
+        return self._asked(lambda work: let_rest(work, epoch, until)).result()
 
     def expire(self) -> int:
         """End what nobody has reported of in time, and what waits without credits; how many."""
@@ -226,7 +226,7 @@ def _ordered(work: PoolTransaction) -> frozenset[NodeId]:
     return frozenset(
         part.piece.node
         for fence, lease in work.leases_new.items()
-        if lease.live and (fence not in known or known[fence].stop != lease.stop)
+        if lease.is_live and (fence not in known or known[fence].stop_reason != lease.stop_reason)
         for part in lease.parts
     )
 
@@ -243,7 +243,7 @@ def _is_news(work: PoolTransaction) -> bool:
     return any(
         key not in jobs or (jobs[key].state is not job.state and job.state not in _KNOWN)
         for key, job in work.jobs_new.items()
-    ) or any(core.is_other(machines.get(name), one) for name, one in work.machines_new.items())
+    ) or any(core.is_changed(machines.get(name), one) for name, one in work.machines_new.items())
 
 
 class PoolReplica:
@@ -315,7 +315,11 @@ class PoolReplica:
             pool = memory.pool
             pool.now, pool.fence = row.now, row.fence
             pool.epoch, pool.leader, pool.leads_until = row.epoch, row.leader, row.leads_until
-            pool.noted, pool.due_at, memory.digest = row.noted, row.due_at, row.digest
+            pool.audit_events, pool.leader_due_at, memory.digest = (
+                row.audit_events,
+                row.leader_due_at,
+                row.digest,
+            )
 
     def _bring(self, connection: Connection, asks: Sequence[Ask]) -> None:
         """Bring in what is asked about and over; it stays for as long as the transaction lasts."""
@@ -358,11 +362,11 @@ class PoolReplica:
         pool.outbox.clear()  # the database has them
         pool.forget_ended()
         if self._follower is None:
-            pool.forget_over()
+            pool.forget_finished()
 
     def _let_know(self, work: PoolTransaction, nodes: frozenset[NodeId], *, news: bool) -> None:
         """Let those know who wait for it."""
-        if work.letters_new:
+        if work.messages_new:
             self._heard.told()
         if news:
             self._heard.changed()
@@ -386,8 +390,8 @@ class PoolReplica:
                 follower.follow(pool, pool.jobs, now)
                 news = True
             else:
-                news = follower.follow(pool, pool.changes, now)
-            pool.forget_over(self._asked_about())
+                news = follower.follow(pool, pool.changed_jobs, now)
+            pool.forget_finished(self._asked_about())
             return follower, news
 
     def unfollow(self) -> None:

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, Self
 from bursar.core.dispatch.state import PolicyInForce, PoolTransaction
 from bursar.core.ids import OrgId, PoolId
 from bursar.core.instant import Instant
-from bursar.core.quota_slices import Slice, SliceReport, begun, rebalanced
+from bursar.core.quota_slices import Slice, SliceReport, first_slice, rebalance
 from bursar.core.refusal import Fault
 from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.core.scheduling.model.policy_file import PolicyFileError, parse_policy
@@ -90,7 +90,11 @@ class QuotaDistributor:
     def wanted(self) -> set[OrgId]:
         """Orgs of which more is wanted in a pool than it has."""
         keepers = list(self._pools.values())
-        return {org for one in keepers for org in one.look(lambda pool: pool.counted.wanting())}
+        return {
+            org
+            for one in keepers
+            for org in one.look(lambda pool: pool.quota_usage.orgs_to_divide())
+        }
 
     def undivided(self) -> set[OrgId]:
         """Orgs whose quotas were changed, or whose slices somebody has left on their way."""
@@ -110,7 +114,7 @@ class QuotaDistributor:
         """Divide an org's quotas among the pools, as far as that can be done by now."""
         for _ in range(ROUNDS):
             seen = {
-                name: keeper.look(lambda pool: pool.counted.report(org))
+                name: keeper.look(lambda pool: pool.quota_usage.report_of(org))
                 for name, keeper in list(self._pools.items())
             }
             untold = self._untold(self._divided(org, seen), seen)
@@ -152,9 +156,9 @@ class QuotaDistributor:
         plan = _Plan({}, [])
         for quota, number in quotas_of(self._connection, org):
             pools = sorted({*seen, *(pool for of, pool in known if of == quota.id)})
-            old = [known.get((quota.id, pool), Kept(begun(quota, pool))) for pool in pools]
+            old = [known.get((quota.id, pool), Kept(first_slice(quota, pool))) for pool in pools]
             said = {name: told[quota.id] for name, told in seen.items() if quota.id in told}
-            new = rebalanced(quota, [one.part for one in old], said, now)
+            new = rebalance(quota, [one.part for one in old], said, now)
             for before, part in zip(old, new, strict=True):
                 heard = said.get(part.pool, SliceReport()).n
                 kept = Kept(part, max(before.known, min(heard, part.slice.n)), number)
@@ -179,7 +183,7 @@ def _adopt(work: PoolTransaction, given: PolicyInForce) -> None:
 
 def _allot(work: PoolTransaction, slices: tuple[Slice, ...]) -> None:
     for one in slices:
-        work.quotas.allot(one)
+        work.quotas.put_slice(one)
 
 
 class QuotaWorker:

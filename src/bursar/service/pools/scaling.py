@@ -118,9 +118,9 @@ class _Seen:
     def learn(self, order: NodeOrder, every: int, now: Instant) -> None:
         """Order nothing more for a while where an order has come to nothing, longer each time."""
         before = self.pauses.get(order.offer, _Pause(0, 0))
-        if order.state is OrderState.THERE:
+        if order.state is OrderState.READY:
             self.pauses.pop(order.offer, None)
-        elif order.in_vain and now >= before.until:
+        elif order.is_cancelled and now >= before.until:
             times = before.times + 1
             span = min(every << min(times, 20), PAUSE_MOST)
             self.pauses[order.offer] = _Pause(now + span, times)
@@ -179,7 +179,7 @@ class Scaler:
                 continue
             try:
                 orders = self._look_at(connection, keeper, scale)
-                moving = moving or any(one.state is not OrderState.THERE for one in orders)
+                moving = moving or any(one.state is not OrderState.READY for one in orders)
             except Fault as fault:
                 _log.warning("orders of pool %s have to wait: %s", pool, fault)
             except Exception:
@@ -221,11 +221,12 @@ class Scaler:
         heard = self._heard(keeper.id, seen.epoch)
         said = {id: one.said for id, one in heard.items() if one.said is not None}
         told = [
-            replace(one, trouble=heard[one.id].reason) if one.id in heard else one for one in orders
+            replace(one, last_error=heard[one.id].reason) if one.id in heard else one
+            for one in orders
         ]
 
         def do(work: PoolTransaction) -> tuple[NodeOrder, ...] | Denied:
-            return rules.carry_on(work, seen.epoch, seen.since, told, said)
+            return rules.advance_orders(work, seen.epoch, seen.since, told, said)
 
         changed = _allowed(keeper.change(do, _writing(keeper.id, told, orders)))
         now = keeper.look(lambda pool: pool.now)
@@ -262,11 +263,11 @@ class Scaler:
         orders: list[NodeOrder],
     ) -> list[NodeOrder]:
         """Do what is advised, if it is time: write down what is to be ordered and drained."""
-        now, idle = keeper.look(lambda pool: (pool.now, not pool.waits and not orders))
+        now, idle = keeper.look(lambda pool: (pool.now, not pool.hold_ends and not orders))
         if now < seen.advised_at + scale.every or idle:
             return orders
         seen.advised_at = now
-        owned = {one.node.id: one.price for one in orders if one.state is OrderState.THERE}
+        owned = {one.node.id: one.price for one in orders if one.state is OrderState.READY}
 
         def question(cluster: Cluster, at: Instant) -> ScalingAdvice:
             offers = seen.left(scale.remaining_offers(orders), now)
@@ -287,7 +288,7 @@ class Scaler:
             return orders
 
         def do(work: PoolTransaction) -> tuple[NodeOrder, ...] | Denied:
-            return rules.drain(work, seen.epoch, orders, nodes)
+            return rules.drain_nodes(work, seen.epoch, orders, nodes)
 
         changed = {one.id: one for one in _allowed(keeper.change(do, _writing(keeper.id, (), ())))}
         for one in changed.values():
@@ -301,7 +302,7 @@ class Scaler:
             return orders
 
         def do(work: PoolTransaction) -> tuple[NodeOrder, ...] | Denied:
-            return rules.order(work, seen.epoch, new) or tuple(new)
+            return rules.add_ordered_nodes(work, seen.epoch, new) or tuple(new)
 
         failpoint("scaling.advised")
         _allowed(keeper.change(do, _writing(keeper.id, (), ())))
@@ -318,7 +319,7 @@ class Scaler:
         """Compare what was ordered with what there is: neither may have anything beside."""
         if time.monotonic() >= seen.lists_at:
             seen.lists_at = time.monotonic() + LISTS_S
-            said_yes = {one.id for one in orders if one.state is not OrderState.ASKED}
+            said_yes = {one.id for one in orders if one.state is not OrderState.REQUESTED}
             self._askers.submit(self._list, keeper.id, seen.epoch, said_yes)
         with self._lock:
             found = self._listed.pop(keeper.id, None)
@@ -349,8 +350,8 @@ class Scaler:
         """Ask for whatever an order waits for, unless it was just asked."""
         vanished = keeper.look(lambda pool: set(_vanished(pool, orders)))
         for one in orders:
-            lost = one.id in seen.missing and (one.awaited or one.id in vanished)
-            if lost or one.state in (OrderState.ASKED, OrderState.REMOVING):
+            lost = one.id in seen.missing and (one.is_awaited or one.id in vanished)
+            if lost or one.state in (OrderState.REQUESTED, OrderState.REMOVING):
                 seen.missing.discard(one.id)
                 self._ask(keeper, seen, one)
 

@@ -108,7 +108,7 @@ class InvariantChecker:
         if world.is_settled:
             return
         pools = world.pools.values()
-        jobs = [job for pool in pools for job in pool.rows.jobs.values() if not job.over]
+        jobs = [job for pool in pools for job in pool.rows.jobs.values() if not job.is_finished]
         states = {job.key: job.state.value for job in jobs}
         letters = [letter for pool in pools for letter in pool.rows.outbox]
         orgs = {org.id: list(org.outbox) for org in world.orgs.values() if org.outbox}

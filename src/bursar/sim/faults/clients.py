@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from bursar.core.dispatch.attempt_end import GRACE
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.attempt_end import STOP_GRACE
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.dispatch.state import Exit, JobKey
 from bursar.core.ids import AccountId, GrantId, HoldId, JobId, PriceVersionId, UserId
 from bursar.core.instant import MILLISECOND, SECOND
@@ -22,7 +22,7 @@ from bursar.core.ledger.commands import (
     Reserve,
 )
 from bursar.core.ledger.values import Context, CreditKind
-from bursar.core.messages import EndClass, Program, Spec
+from bursar.core.messages import EndClass, JobSpec, Program
 from bursar.core.money import Micros
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Refusal, invariant
@@ -59,7 +59,7 @@ class JobPlan:
 
     org: str
     job: JobId
-    spec: Spec
+    spec: JobSpec
     needs_ms: int  # of work in all
     fails: bool
     run_ms: int  # it may run so long
@@ -140,7 +140,7 @@ class Clients:
         if self._world.profile.slots > 1 and random.random() < 0.5:
             shape = Shape(types=("H100",), tasks=tasks, gpus=0, milli=MILLI // 2)
         needs_ms = random.randint(3_000, 60_000)
-        run_ms = int(needs_ms * random.choice((0.6, 1.5, 2.0))) + GRACE // MILLISECOND
+        run_ms = int(needs_ms * random.choice((0.6, 1.5, 2.0))) + STOP_GRACE // MILLISECOND
         hold_ms = run_ms if random.random() < 0.6 else max(run_ms // 2, 12_000)
         priority_class = random.choice((0, 0, 1))
         fails = random.random() < 0.1
@@ -150,7 +150,7 @@ class Clients:
         want = JobPlan(
             org=org,
             job=job,
-            spec=Spec(
+            spec=JobSpec(
                 shape=shape, program=program, priority_class=priority_class, requeues=requeues
             ),
             needs_ms=needs_ms,
@@ -200,7 +200,7 @@ class Clients:
         """Withdraw the jobs that are out of credits."""
         for pool in self._world.pools.values():
             for (org, job), row in sorted(pool.rows.jobs.items()):
-                if row.state is State.OUT_OF_CREDITS:
+                if row.state is JobState.OUT_OF_CREDITS:
                     call = ClientCall(f"give-up/{job}", org, job)
                     self._calls.append(call)
                     self.send_call(call)
@@ -209,7 +209,7 @@ class Clients:
         """Say of some attempts who answers for their ends, and then of the same ones once more."""
         pools = self._world.pools.values()
         for lease in [lease for pool in pools for lease in pool.rows.leases.values()]:
-            if not lease.live and self._random.random() < 0.4:
+            if not lease.is_live and self._random.random() < 0.4:
                 for place, end_class in enumerate(self._random.choices(list(EndClass), k=2)):
                     said = CorrectEnd(
                         hold=HoldId(lease.job), attempt=lease.attempt, end_class=end_class

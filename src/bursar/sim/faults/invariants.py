@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from bursar.core.dispatch.agent import KILL
-from bursar.core.dispatch.job_lifecycle import LIVE, OVER, TABLE, State
+from bursar.core.dispatch.agent import KILL_SPAN
+from bursar.core.dispatch.job_lifecycle import FINISHED, LIVE, TRANSITIONS, JobState
 from bursar.core.dispatch.state import Exit, JobKey, Lease, PoolJob
 from bursar.core.ids import HoldId, JobId, NodeId
 from bursar.core.instant import MILLISECOND
@@ -105,10 +105,10 @@ def both_know_what_is_held(world: "FaultWorld", org: SimulatedOrg) -> None:
         if job is None or hold.closed_at is not None or name in objected:
             continue
         if (known.sent, known.received) == (job.received, job.sent):
-            told_ms = 0 if job.fence is None else rows.leases[job.fence].told_ms
-            [(_, rate)] = job.ask.rates
+            told_ms = 0 if job.fence is None else rows.leases[job.fence].reported_ms
+            [(_, rate)] = job.request.rates
             told, need = (
-                usage_price(rate, job.ask.milli_gpus, ms) for ms in (told_ms, job.left_ms)
+                usage_price(rate, job.request.milli_gpus, ms) for ms in (told_ms, job.remaining_ms)
             )
             left = job.hold_micros - job.used - told
             right = min(left, need - told) <= hold.open <= left
@@ -214,12 +214,12 @@ def _lease_of(world: "FaultWorld", key: JobKey, attempt: int) -> Lease | None:
 # Jobs of the pool, as they were and as they are
 
 
-def _reachable() -> frozenset[tuple[State | None, State]]:
+def _reachable() -> frozenset[tuple[JobState | None, JobState]]:
     """From which state to which a job can come in one transaction: a few steps of the table."""
-    steps = {(source, target) for (source, _), target in TABLE.items()}
+    steps = {(source, target) for (source, _), target in TRANSITIONS.items()}
     for _ in range(2):
-        steps |= {(a, d) for a, b in steps for c, d in steps if b == c and b not in OVER}
-    return frozenset({*steps, *((state, state) for state in State)})
+        steps |= {(a, d) for a, b in steps for c, d in steps if b == c and b not in FINISHED}
+    return frozenset({*steps, *((state, state) for state in JobState)})
 
 
 REACHABLE: Final = _reachable()
@@ -229,8 +229,8 @@ def life_follows_the_table(
     world: "FaultWorld", pool: SimulatedPool, before: PoolJob | None, job: PoolJob
 ) -> None:
     """IM6: each change of state is an edge of the table; what is over stays over."""
-    source = State.QUEUED if before is None else before.state
-    right = (source, job.state) in REACHABLE and (source not in OVER or source is job.state)
+    source = JobState.QUEUED if before is None else before.state
+    right = (source, job.state) in REACHABLE and (source not in FINISHED or source is job.state)
     invariant(right, "IM6: no such step", job=job.job, before=source, now=job.state)
 
 
@@ -255,10 +255,10 @@ def waits_in_one_pool(
     world: "FaultWorld", pool: SimulatedPool, before: PoolJob | None, job: PoolJob
 ) -> None:
     """IS16: a job that is not over is in one pool, which is the pool that its org names."""
-    if pool.rows.jobs[job.key].over:
+    if pool.rows.jobs[job.key].is_finished:
         return
     rows = _rows_of(world, job.key)
-    open_in = [name for name, row in rows.items() if not row.over]
+    open_in = [name for name, row in rows.items() if not row.is_finished]
     invariant(open_in == [pool.name], "IS16: a job waits in two pools", job=job.key, pools=open_in)
     known = world.orgs[job.org].jobs[job.job]
     invariant(known.pool == pool.name, "IS16: a job waits in another pool", job=job.key)
@@ -271,7 +271,7 @@ def credits_cover_what_runs(
 
     When work was charged after all, what another attempt has run may still become known (L13).
     """
-    right = job.used <= job.hold_micros or (job.over and _is_corrected(world, job))
+    right = job.used <= job.hold_micros or (job.is_finished and _is_corrected(world, job))
     invariant(right, "IS9: used more than it has", job=job.job)
     hold = world.orgs[job.org].books.holds.get(HoldId(job.job))
     invariant(hold is not None, "IS9: a job without a hold", job=job.job)
@@ -307,7 +307,7 @@ def gangs_are_whole(
         pieces = [part.piece for part in lease.parts]
         slots = world.profile.slots
         has = sum(len(piece.gpus) * (piece.slots * MILLI // slots) for piece in pieces)
-        want = pool.rows.jobs[lease.key].ask.milli_gpus
+        want = pool.rows.jobs[lease.key].request.milli_gpus
         invariant(has == want, "IS8: half a gang, or more than was paid for", lease=lease)
     else:
         pieces, earlier = ([part.piece for part in row.parts] for row in (lease, before))
@@ -320,7 +320,7 @@ def silent_nodes_get_nothing(
     """IS15: what is leased lies on nodes that were heard of lately."""
     if before is None:
         for part in lease.parts:
-            heard_at = pool.rows.machines[part.piece.node].heard_at
+            heard_at = pool.rows.machines[part.piece.node].reported_at
             right = heard_at is not None and lease.leased_at < heard_at + LEASE_TTL
             invariant(right, "IS15: leased on a silent node", node=part.piece.node)
 
@@ -367,11 +367,11 @@ def holds_outlive_leases(
     world: "FaultWorld", pool: SimulatedPool, before: Lease | None, lease: Lease
 ) -> None:
     """IS9: no lease lasts beyond its job's hold, nor for longer than its credits."""
-    if not lease.live:
+    if not lease.is_live:
         return
     job = pool.rows.jobs[lease.key]
-    rate = dict(job.ask.rates)[lease.gpu_type]
-    price = usage_price(rate, job.ask.milli_gpus, lease.run_ms_max)
+    rate = dict(job.request.rates)[lease.gpu_type]
+    price = usage_price(rate, job.request.milli_gpus, lease.run_ms_max)
     right = all(part.until <= max(job.hold_until, lease.leased_at) for part in lease.parts)
     invariant(right, "IS9: a lease outlives its hold", lease=lease)
     right = job.used + price <= job.hold_micros or lease.run_ms == lease.run_ms_max
@@ -453,8 +453,8 @@ def nothing_outlives_its_lease(world: "FaultWorld") -> None:
     """IS7: a process ends before its pool counts its GPUs as free, whatever the clocks say."""
     for host, task in _running(world):
         lease = world.pools[host.pool].rows.leases[task.fence]
-        part = lease.on(host.id)
-        right = lease.live and part is not None and part.exit is None
+        part = lease.part_on(host.id)
+        right = lease.is_live and part is not None and part.exit is None
         invariant(right, "IS7: a process without a lease", node=host.id, fence=task.fence)
 
 
@@ -463,7 +463,7 @@ def what_has_thawed_dies(world: "FaultWorld") -> None:
     for host in world.hosts.values():
         for task in host.tasks.values():
             if task.is_alive and task.outlived_at is not None and host.frozen_until <= world.at:
-                right = world.at <= task.outlived_at + KILL
+                right = world.at <= task.outlived_at + KILL_SPAN
                 invariant(right, "IS7: a guard has slept", node=host.id, fence=task.fence)
 
 
@@ -577,7 +577,7 @@ def no_move_is_left(world: "FaultWorld") -> None:
     for pool in world.pools.values():
         for key, row in pool.rows.jobs.items():
             job = world.orgs[row.org].jobs[row.job]
-            if row.state is State.MOVED:
+            if row.state is JobState.MOVED:
                 right = (
                     job.withdrawn
                     if job.pool == pool.name

@@ -7,7 +7,7 @@ Every command goes through the ledger under its key, so an org may be cut short 
 from collections.abc import Iterator
 from typing import Final
 
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.ids import HoldId
 from bursar.core.instant import MINUTE, Instant
 from bursar.core.jobs.arrays import advance, is_due
@@ -21,7 +21,7 @@ from bursar.core.refusal import Refusal
 from bursar.sim.faults.org import SimulatedOrg, ask, first_result
 
 STEP_MS: Final = 10_000  # run time that a rolling hold grows by
-_ROLLS: Final = frozenset({State.RUNNING, State.OUT_OF_CREDITS})
+_ROLLS: Final = frozenset({JobState.RUNNING, JobState.OUT_OF_CREDITS})
 
 
 def run_upkeep(org: SimulatedOrg, now: Instant) -> Iterator[str]:

@@ -68,7 +68,7 @@ class HostedProcess:
             run_ms=run_ms,
             saved_ms=self.saved_ms if self.exit is not None else self.saved(run_ms),
             stopping=self.asked_ms is not None,
-            asked_ms=self.asked_ms,
+            run_ms_at_stop=self.asked_ms,
             exit=self.exit,
         )
 

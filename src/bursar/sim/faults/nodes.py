@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from bursar.core.dispatch import agent as node_side
 from bursar.core.dispatch.agent import Action, Forget, Kill, Prolong, Remember, Run, Stop
-from bursar.core.dispatch.attempt_end import GRACE
+from bursar.core.dispatch.attempt_end import STOP_GRACE
 from bursar.core.dispatch.reports import LeaseOrders
 from bursar.core.dispatch.state import Exit
 from bursar.core.instant import MILLISECOND, SECOND, Instant
@@ -23,7 +23,7 @@ class NodeActivity:
     def start_agent(self, host: NodeHost) -> None:
         """Start a node's agent; it looks after whatever it finds."""
         host.start_agent()
-        span = self._world.random.randrange(node_side.REPORT_EVERY)
+        span = self._world.random.randrange(node_side.REPORT_INTERVAL)
         self._world.after(span, self.report, host, host.boot)
 
     def report(self, host: NodeHost, boot: int) -> None:
@@ -35,12 +35,15 @@ class NodeActivity:
             self._world.after(until - self._world.at, self.report, host, boot)
             return
         now = host.clock.now(self._world.at)
-        told = node_side.report(host.agent, host.table(self._world.at), now)
+        told = node_side.make_report(host.agent, host.table(self._world.at), now)
         self._world.send(
             host.id, self._world.random.choice(self._processes_of(host)), "report", told
         )
         self._world.after(
-            host.clock.when(now + node_side.REPORT_EVERY) - self._world.at, self.report, host, boot
+            host.clock.when(now + node_side.REPORT_INTERVAL) - self._world.at,
+            self.report,
+            host,
+            boot,
         )
 
     def _processes_of(self, host: NodeHost) -> tuple[str, ...]:
@@ -50,7 +53,7 @@ class NodeActivity:
         """An agent is answered, and acts."""
         assert host.agent is not None
         now = host.clock.now(self._world.at)
-        for action in node_side.hear(host.agent, orders, host.table(self._world.at), now):
+        for action in node_side.follow_orders(host.agent, orders, host.table(self._world.at), now):
             self._act(host, action)
             self._world.may_crash(host.id)
 
@@ -98,12 +101,12 @@ class NodeActivity:
             self._kill(host, task)
 
     def _kill(self, host: NodeHost, task: HostedProcess) -> None:
-        span = self._world.random.randrange(node_side.KILL * 9 // 10)
+        span = self._world.random.randrange(node_side.KILL_SPAN * 9 // 10)
         self._world.after(span, self.end_process, host, task, Exit.KILLED)
 
     def _stop(self, host: NodeHost, task: HostedProcess, until: Instant) -> None:
         """A process makes a checkpoint and ends, unless it is too slow for its guard."""
-        takes = self._world.random.randrange(GRACE * 6 // 5)
+        takes = self._world.random.randrange(STOP_GRACE * 6 // 5)
         task.asked_ms = task.ran_ms(host.clock.now(self._world.at))
         task.stops_ms = task.asked_ms + takes // MILLISECOND
         task.until = until

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from bursar.core.dispatch import pool as pool_side
 from bursar.core.dispatch import reports
-from bursar.core.dispatch.attempt_end import GRACE
+from bursar.core.dispatch.attempt_end import STOP_GRACE
 from bursar.core.dispatch.cluster_sync import ClusterMirror
 from bursar.core.dispatch.reports import NodeReport
 from bursar.core.dispatch.state import JobKey, JobMessage, Pool, PoolNode, PoolTransaction
@@ -69,7 +69,7 @@ class FaultWorld:
         self.failing = True
         self._heap: list[TimedEvent] = []
         self._number = 0
-        self.policy = PoolPolicy(tiers=(PAID,), grace=GRACE)
+        self.policy = PoolPolicy(tiers=(PAID,), grace=STOP_GRACE)
         self.pools: dict[str, SimulatedPool] = {}
         self.processes: dict[str, PoolProcess] = {}  # of all pools
         self.hosts: dict[NodeId, NodeHost] = {}  # of all pools
@@ -151,7 +151,9 @@ class FaultWorld:
             and self.clients.are_answered
             and not any(pool.rows.outbox for pool in self.pools.values())
             and all(not org.outbox for org in self.orgs.values())
-            and all(job.over for pool in self.pools.values() for job in pool.rows.jobs.values())
+            and all(
+                job.is_finished for pool in self.pools.values() for job in pool.rows.jobs.values()
+            )
             and all(job.is_finished for org in self.orgs.values() for job in org.jobs.values())
             and not any(host.tasks for host in self.hosts.values())
         )
@@ -281,9 +283,9 @@ class FaultWorld:
         """Write a transaction and send its messages; the process may die before each."""
         self.may_crash(process.name)
         self.checker.note_transaction(process.pool, work)
-        work.keep()
+        work.commit()
         self.may_crash(process.name)
-        for (key, n), message in work.letters_new.items():
+        for (key, n), message in work.messages_new.items():
             self._post(process, key, n, message)
 
     def _post(self, process: PoolProcess, key: JobKey, n: int, message: Any) -> None:
@@ -319,7 +321,7 @@ class FaultWorld:
         rows, is_fresh = process.pool.rows, process.mirror is None
         mirror = process.mirror = process.mirror or ClusterMirror(self.policy, rows.now)
         first = 0 if is_fresh else process.changes_read
-        changes, process.changes_read = rows.changes[first:], len(rows.changes)
+        changes, process.changes_read = rows.changed_jobs[first:], len(rows.changed_jobs)
         if not mirror.follow(rows, changes, rows.now) and not is_fresh:
             return
         decisions = carry_out(mirror.cluster, rows.now).decisions
@@ -356,21 +358,21 @@ class FaultWorld:
         epoch: int,
         decisions: tuple[Decision, ...],
     ) -> list[Denied]:
-        written = pool_side.write(work, epoch, decisions)
-        if written.placed or written.asked:
+        written = pool_side.carry_out(work, epoch, decisions)
+        if written.placed or written.stopping:
             self.checker.note_decision(epoch)
         self._commit(process, work)
         self.counts["attempts placed"] += len(written.placed)
-        self.counts["preemptions"] += len(written.asked)
+        self.counts["preemptions"] += len(written.stopping)
         if process.mirror is not None:
-            process.mirror.placed(written.placed)
+            process.mirror.add_leases(written.placed)
         return list(written.denied)
 
     def _report(self, process: PoolProcess, report: NodeReport) -> None:
         work = self._begin_transaction(process.pool)
         if work is None:
             return
-        orders = reports.report(work, report)
+        orders = reports.receive_report(work, report)
         if orders is None:
             self.counts["report no newer than the last"] += 1
             return

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from bursar.core.ids import OrgId, PoolId
 from bursar.core.quota_slices import GPUS as ALL
-from bursar.core.quota_slices import JOBS, Amounts, PoolSlice, Quota, Slice, of_type
+from bursar.core.quota_slices import JOBS, Amounts, PoolSlice, RunningQuota, Slice, type_key
 from bursar.store.sql.arrays import column_arrays
 from bursar.store.sql.codec import text_of, value_of
 from bursar.store.sql.connection import Connection, restrict_to_orgs
@@ -97,7 +97,7 @@ class Kept(NamedTuple):
 class Asked(NamedTuple):
     """A quota, and the event that has set it."""
 
-    quota: Quota
+    quota: RunningQuota
     number: int
 
 
@@ -124,8 +124,8 @@ def quotas_for(
     return [(id, json.loads(body)) for id, body in found]
 
 
-def _quota(org: OrgId, id: str, body: dict[str, Any]) -> Quota:
-    return Quota(
+def _quota(org: OrgId, id: str, body: dict[str, Any]) -> RunningQuota:
+    return RunningQuota(
         org=org, id=id, account=body.get("account_id"), user=body.get("user_id"),
         limits=limits_of(body),
     )  # fmt: skip
@@ -133,7 +133,7 @@ def _quota(org: OrgId, id: str, body: dict[str, Any]) -> Quota:
 
 def limits_of(body: dict[str, Any]) -> Amounts:
     """What a quota says of GPUs and jobs at once."""
-    limits = {of_type(name): most for name, most in body.get("gpus_max_by_type", {}).items()}
+    limits = {type_key(name): most for name, most in body.get("gpus_max_by_type", {}).items()}
     for name, of in ((ALL, "gpus_max"), (JOBS, "jobs_running_max")):
         if of in body:
             limits[name] = body[of]

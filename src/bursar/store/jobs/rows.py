@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.ids import JobId, OrgId, PoolId
 from bursar.core.instant import Instant
 from bursar.core.jobs.rolling_holds import RollingJob
@@ -254,7 +254,7 @@ def rolling_jobs(
 def _rolling_job(row: RollingJob) -> RollingJob:
     """A row with the types of its fields: states come as text, rates as JSON."""
     rates = tuple((kind, rate) for kind, rate in json.loads(str(row.rates)))
-    return row._replace(state=State(row.state), rates=rates)
+    return row._replace(state=JobState(row.state), rates=rates)
 
 
 class Wanted(NamedTuple):

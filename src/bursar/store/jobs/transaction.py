@@ -7,7 +7,7 @@ kind of change. No rule is in here: what a row becomes, `core.jobs` decides.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.ids import JobId, OrgId
 from bursar.core.instant import Instant
 from bursar.core.jobs.rows import ArrayProgress, JobFigures, OrgJob, Route
@@ -95,7 +95,7 @@ def _job(row: Sequence[Any]) -> OrgJob:
         user=user,
         pool=pool,
         submitted_at=submitted_at,
-        state=State(state),
+        state=JobState(state),
         why=why,
         attempt=attempt,
         sent=sent,

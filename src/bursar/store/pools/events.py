@@ -57,7 +57,7 @@ OLD: Final = """
      order by n desc
      limit 1
 """
-STREAM: Final = "select noted, digest, trimmed from pools where pool_id = %s"
+STREAM: Final = "select audit_events, digest, trimmed from pools where pool_id = %s"
 
 _INPUTS: Final[Mapping[str, type[Any]]] = {one.__name__: one for one in get_args(Input)}
 _DECISIONS: Final[Mapping[str, type[Any]]] = {one.__name__: one for one in get_args(Decision)}
@@ -143,7 +143,7 @@ def rows_of(
     for note in notes:
         kind = (
             "snapshot"
-            if note.begins
+            if note.begins_window
             else "part"
             if isinstance(note.record, PoolSnapshot)
             else "round"

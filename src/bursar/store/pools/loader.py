@@ -20,7 +20,7 @@ from psycopg import errors
 from bursar.core.dispatch.state import JobKey, Lease, Pool, PoolJob, PoolNode
 from bursar.core.ids import NodeId, PoolId
 from bursar.core.instant import Instant
-from bursar.core.quota_slices import Key
+from bursar.core.quota_slices import QuotaKey
 from bursar.core.scheduling.model.jobs import Path
 from bursar.store.pools import policy_and_quotas
 from bursar.store.pools.rows import (
@@ -47,7 +47,7 @@ ENTER_POOL: Final = """
 """
 LOCK_POOL: Final = """
     -- Always before any other table of the pool; nothing is joined to it.
-    select now, fence, version, epoch, leader, leads_until, noted, digest, due_at
+    select now, fence, version, epoch, leader, leads_until, audit_events, digest, leader_due_at
       from pools
      where pool_id = %s
        for update
@@ -56,7 +56,7 @@ ADD_POOL: Final = """
     insert into pools (pool_id, now, fence, version, epoch, leader, leads_until)
     values (%s, 0, 0, 0, 0, '', 0)
 """
-POOLS: Final = "select pool_id, version, due_at from pools order by pool_id"
+POOLS: Final = "select pool_id, version, leader_due_at from pools order by pool_id"
 # Nothing is in memory yet: all nodes, the jobs that are not over, the leases that live.
 EVERYTHING: Final = MappingProxyType(
     {
@@ -147,7 +147,7 @@ class Changed(NamedTuple):
     jobs: tuple[JobKey, ...] = ()
     leases: tuple[int, ...] = ()
     nodes: tuple[NodeId, ...] = ()
-    slices: tuple[Key, ...] = ()
+    slices: tuple[QuotaKey, ...] = ()
     policy: bool = False
     usage: tuple[Path, ...] = ()
 
@@ -179,7 +179,7 @@ class Standing(NamedTuple):
 
     id: PoolId
     version: int
-    due_at: Instant
+    leader_due_at: Instant
 
 
 def pools_now(connection: Connection) -> list[Standing]:
@@ -215,7 +215,7 @@ def load_all(connection: Connection, pool: PoolId, version: int) -> Memory:
     memory = Memory(version=version)
     policy_and_quotas.take(memory.pool, asked)
     _take(memory, sent)
-    memory.pool.changes.extend(memory.pool.jobs)
+    memory.pool.changed_jobs.extend(memory.pool.jobs)
     return memory
 
 
@@ -246,7 +246,7 @@ def catch_up(
     )
     with door:
         _bring_in(memory, found)
-        memory.pool.changes.extend(jobs)
+        memory.pool.changed_jobs.extend(jobs)
         memory.version = version
     return _with_news(memory.pool, known)
 
@@ -257,7 +257,7 @@ def _with_news(pool: Pool, known: Mapping[int, Lease | None]) -> frozenset[NodeI
     return frozenset(
         part.piece.node
         for was, lease in found
-        if lease.live and (was is None or was.stop != lease.stop)
+        if lease.is_live and (was is None or was.stop_reason != lease.stop_reason)
         for part in lease.parts
     )
 
@@ -295,7 +295,7 @@ def _bring_in(memory: Memory, found: _Read) -> None:
     policy_and_quotas.take(memory.pool, found.terms)
     gone = memory.pool.machines.keys() & set(found.wanted.nodes) - _take(memory, found.sent)
     for node in sorted(gone):
-        memory.pool.drop(node)
+        memory.pool.remove_node(node)
 
 
 def fences_of(connection: Connection, pool: PoolId, attempts: Iterable[Attempt]) -> list[int]:
@@ -326,13 +326,13 @@ def _take(memory: Memory, sent: Mapping[str, SentStatement]) -> set[NodeId]:
     pool = memory.pool
     machines = list(_machines(sent["nodes"]))
     for row in chain[PoolNode | PoolJob](machines, _jobs(sent["queue"])):
-        pool.take(row)
+        pool.put(row)
     slots: dict[int, list[SlotName]] = defaultdict(list)
     for fence, *slot in sent["lease_slots"].fetchall():
         slots[fence].append((slot[0], slot[1], slot[2]))
     for lease in _leases(sent["leases"], sent["lease_parts"]):
-        pool.take(lease)
-        if lease.live:
+        pool.put(lease)
+        if lease.is_live:
             memory.slots[lease.fence] = tuple(slots[lease.fence])
         else:
             memory.slots.pop(lease.fence, None)

@@ -21,7 +21,7 @@ ORDERS_MAX: Final = 1_000  # of those that are over, the latest that are told
 
 _COLUMNS: Final = (
     "t.order_id, t.offer, t.body::text, t.price_micros, t.ordered_at, t.ready_by, t.give_up_at, "
-    "t.state, t.leaves, t.there_at, t.gone_at, t.trouble"
+    "t.state, t.removal_reason, t.arrived_at, t.gone_at, t.last_error"
 )
 LIVE_ORDERS: Final = f"""
     select {_COLUMNS}
@@ -48,17 +48,20 @@ ORDERS_BY_ID: Final = f"""
 WRITE_ORDERS: Final = """
     -- Of what was written before only how far it is changes.
     insert into pool_orders (pool_id, order_id, offer, node_id, body, price_micros, ordered_at,
-                             ready_by, give_up_at, state, leaves, there_at, gone_at, trouble)
+                             ready_by, give_up_at, state, removal_reason, arrived_at,
+                             gone_at, last_error)
     select u.pool_id, u.order_id, u.offer, u.node_id, u.body::json, u.price_micros, u.ordered_at,
-           u.ready_by, u.give_up_at, u.state, u.leaves, u.there_at, u.gone_at, u.trouble
+           u.ready_by, u.give_up_at, u.state, u.removal_reason, u.arrived_at, u.gone_at,
+           u.last_error
       from unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[],
                   %s::bigint[], %s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::bigint[],
                   %s::bigint[], %s::text[])
            as u(pool_id, order_id, offer, node_id, body, price_micros, ordered_at, ready_by,
-                give_up_at, state, leaves, there_at, gone_at, trouble)
+                give_up_at, state, removal_reason, arrived_at, gone_at, last_error)
         on conflict (pool_id, order_id) do update
-       set state = excluded.state, leaves = excluded.leaves, there_at = excluded.there_at,
-           gone_at = excluded.gone_at, trouble = excluded.trouble
+       set state = excluded.state, removal_reason = excluded.removal_reason,
+           arrived_at = excluded.arrived_at, gone_at = excluded.gone_at,
+           last_error = excluded.last_error
 """
 SCALE_OF: Final = "select body::text from pool_scaling where pool_id = %s"
 SET_SCALE: Final = """
@@ -73,13 +76,18 @@ def _values(pool: PoolId, one: NodeOrder) -> Values:
     return (
         *(pool, one.id, one.offer, one.node.id, text_of(one.node), one.price, one.ordered_at),
         *(one.ready_by, one.give_up_at, one.state.value),
-        *(None if one.leaves is None else one.leaves.value, one.there_at, one.gone_at, one.trouble),
+        *(
+            None if one.removal_reason is None else one.removal_reason.value,
+            one.arrived_at,
+            one.gone_at,
+            one.last_error,
+        ),
     )
 
 
 def _order_of(row: tuple[Any, ...]) -> NodeOrder:
-    id, offer, body, price, ordered_at, ready_by, give_up_at, state, leaves, *rest = row
-    there_at, gone_at, trouble = rest
+    id, offer, body, price, ordered_at, ready_by, give_up_at, state, removal_reason, *rest = row
+    arrived_at, gone_at, last_error = rest
     return NodeOrder(
         id=id,
         offer=offer,
@@ -89,10 +97,10 @@ def _order_of(row: tuple[Any, ...]) -> NodeOrder:
         ready_by=ready_by,
         give_up_at=give_up_at,
         state=OrderState(state),
-        leaves=None if leaves is None else RemovalReason(leaves),
-        there_at=there_at,
+        removal_reason=None if removal_reason is None else RemovalReason(removal_reason),
+        arrived_at=arrived_at,
         gone_at=gone_at,
-        trouble=trouble,
+        last_error=last_error,
     )
 
 

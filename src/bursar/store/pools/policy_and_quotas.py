@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from bursar.core.dispatch.state import PolicyInForce, Pool, PoolTransaction, UserUsage
 from bursar.core.ids import PoolId
-from bursar.core.quota_slices import Key, Slice
+from bursar.core.quota_slices import QuotaKey, Slice
 from bursar.core.scheduling.model.jobs import Path
 from bursar.core.scheduling.model.policy_file import parse_policy, policy_to_dict
 from bursar.store.sql.arrays import Values, column_arrays
@@ -71,7 +71,7 @@ def ask_all(connection: Connection, pool: PoolId) -> Terms:
 def ask_some(
     connection: Connection,
     pool: PoolId,
-    slices: Iterable[Key],
+    slices: Iterable[QuotaKey],
     usage: Iterable[Path],
     *,
     policy: bool,
@@ -93,7 +93,7 @@ def _digest(path: str) -> str:
 def take(pool: Pool, asked: Terms) -> None:
     """Take what was asked for into memory: before the jobs, which are counted by it."""
     if asked.slices is not None:
-        pool.take_slices(value_of(Slice, body) for (body,) in asked.slices.fetchall())
+        pool.put_slices(value_of(Slice, body) for (body,) in asked.slices.fetchall())
     row = None if asked.policy is None else asked.policy.fetchone()
     if row is not None:
         pool.policy = PolicyInForce(n=row[0], policy=parse_policy(json.loads(row[1])))

@@ -9,10 +9,10 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from bursar.core.dispatch.job_lifecycle import State
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.dispatch.state import (
     NO_TROUBLE,
-    ClockMark,
+    ClockSample,
     Exit,
     Lease,
     LeasePart,
@@ -61,13 +61,16 @@ NODES: Final = Table(
     "nodes",
     _columns("node_id: text"),
     _columns(""),
-    _columns("body trouble: json, boot n heard_at: bigint, mark: bigint[], wrong_clock: boolean"),
+    _columns(
+        "body trouble: json, boot n reported_at: bigint, clock_sample: bigint[], "
+        "wrong_clock: boolean"
+    ),
 )
 HEARD: Final = Table(
     "nodes",
     NODES.key,
     _columns(""),
-    _columns("boot n heard_at: bigint, mark: bigint[], wrong_clock: boolean"),
+    _columns("boot n reported_at: bigint, clock_sample: bigint[], wrong_clock: boolean"),
 )
 QUEUE: Final = Table(
     "queue",
@@ -84,8 +87,9 @@ LEASES: Final = Table(
     _columns("fence: bigint"),
     _columns("org_id job_id: text, attempt: bigint, gpu_type: text, leased_at: bigint"),
     _columns(
-        "run_ms_max every_ms started_at told_ms: bigint, clamped: boolean, stop: text, "
-        "ended_at ends_at: bigint, why: text, kept_ms: bigint, corrected: text"
+        "run_ms_max report_interval_ms started_at reported_ms: bigint, "
+        "clamped: boolean, stop_reason: text, "
+        "ended_at reportable_until: bigint, why: text, kept_ms: bigint, corrected: text"
     ),
 )
 PARTS: Final = Table(
@@ -96,7 +100,7 @@ PARTS: Final = Table(
         "leased_at: bigint"
     ),
     _columns(
-        "until run_ms saved_ms asked_ms: bigint, exit: text, exit_code: integer, result: text"
+        "until run_ms saved_ms run_ms_at_stop: bigint, exit: text, exit_code: integer, result: text"
     ),
 )
 TABLES: Final = (NODES, QUEUE, LEASES, PARTS)
@@ -166,8 +170,19 @@ def _text(given: str | None) -> str | None:
 
 def heard_values(machine: PoolNode) -> Values:
     """What was heard of a node."""
-    mark = None if machine.mark is None else "{" + ",".join(map(str, machine.mark)) + "}"
-    return machine.id, machine.boot, machine.n, machine.heard_at, mark, machine.wrong_clock
+    clock_sample = (
+        None
+        if machine.clock_sample is None
+        else "{" + ",".join(map(str, machine.clock_sample)) + "}"
+    )
+    return (
+        machine.id,
+        machine.boot,
+        machine.n,
+        machine.reported_at,
+        clock_sample,
+        machine.wrong_clock,
+    )
 
 
 def node_values(machine: PoolNode) -> Values:
@@ -179,13 +194,13 @@ def node_values(machine: PoolNode) -> Values:
 
 def machine_of(row: Row) -> PoolNode:
     """The node of a row."""
-    _, body, trouble, boot, n, heard_at, mark, wrong_clock = row
+    _, body, trouble, boot, n, reported_at, clock_sample, wrong_clock = row
     return PoolNode(
         node=value_of(Node, body),
         boot=boot,
         n=n,
-        heard_at=heard_at,
-        mark=None if mark is None else ClockMark(*mark),
+        reported_at=reported_at,
+        clock_sample=None if clock_sample is None else ClockSample(*clock_sample),
         wrong_clock=wrong_clock,
         trouble=NO_TROUBLE if trouble is None else value_of(Trouble, trouble),
     )
@@ -206,7 +221,7 @@ def job_values(job: PoolJob) -> Values:
 
 def new_job_values(job: PoolJob) -> Values:
     """All of a job."""
-    return job.org, job.job, message_text(job.ask), job.queued_at, *job_values(job)
+    return job.org, job.job, message_text(job.request), job.queued_at, *job_values(job)
 
 
 def job_of(row: Row) -> PoolJob:
@@ -219,12 +234,12 @@ def job_of(row: Row) -> PoolJob:
     return PoolJob(
         org=org,
         job=JobId(job),
-        ask=ask,
+        request=ask,
         hold_micros=micros,
         hold_until=until,
         requeues_left=requeues,
         queued_at=queued_at,
-        state=State(state),
+        state=JobState(state),
         why=None if why is None else Why(why),
         received=received,
         sent=sent,
@@ -249,8 +264,20 @@ _CHANGING: Final = attrgetter(*LEASES.changing)  # columns and fields have the s
 def lease_values(lease: Lease) -> Values:
     """What changes of a lease, besides its parts."""
     return (
-        *(lease.run_ms_max, lease.every_ms, lease.started_at, lease.told_ms, lease.clamped),
-        *(_text(lease.stop), lease.ended_at, lease.ends_at, _text(lease.why), lease.kept_ms),
+        *(
+            lease.run_ms_max,
+            lease.report_interval_ms,
+            lease.started_at,
+            lease.reported_ms,
+            lease.clamped,
+        ),
+        *(
+            _text(lease.stop_reason),
+            lease.ended_at,
+            lease.reportable_until,
+            _text(lease.why),
+            lease.kept_ms,
+        ),
         _text(lease.corrected),
     )
 
@@ -273,7 +300,7 @@ def part_values(lease: Lease, part: LeasePart) -> Values:
     """
     run_ms = min(lease.run_ms, provable_ms(lease.leased_at, part.until))
     exited = _text(part.exit), part.exit_code, part.result
-    return part.until, run_ms, part.saved_ms, part.asked_ms, *exited
+    return part.until, run_ms, part.saved_ms, part.run_ms_at_stop, *exited
 
 
 def new_part_values(lease: Lease, place: int) -> Values:
@@ -288,12 +315,12 @@ def new_part_values(lease: Lease, place: int) -> Values:
 def part_of(row: Row) -> tuple[LeasePart, int]:
     """The part of a row, and the run time that is proven."""
     _, node, _, gpus, slots, cpu_milli, ram_mib, _, until, run_ms, saved_ms, *rest = row
-    asked_ms, exited, exit_code, result = rest
+    run_ms_at_stop, exited, exit_code, result = rest
     return LeasePart(
         piece=Piece(NodeId(node), tuple(gpus), slots, cpu_milli, ram_mib),
         until=until,
         saved_ms=saved_ms,
-        asked_ms=asked_ms,
+        run_ms_at_stop=run_ms_at_stop,
         exit=None if exited is None else Exit(exited),
         exit_code=exit_code,
         result=result,
@@ -303,7 +330,7 @@ def part_of(row: Row) -> tuple[LeasePart, int]:
 def lease_of(row: Row, parts: list[Row]) -> Lease:
     """The lease of a row, with its parts in their order."""
     fence, org, job, attempt, gpu_type, leased_at, most, every, started_at, told, *rest = row
-    clamped, stop, ended_at, ends_at, why, kept_ms, corrected = rest
+    clamped, stop, ended_at, reportable_until, why, kept_ms, corrected = rest
     found = [part_of(part) for part in parts]
     return Lease(
         fence=fence,
@@ -314,14 +341,14 @@ def lease_of(row: Row, parts: list[Row]) -> Lease:
         leased_at=leased_at,
         parts=tuple(part for part, _ in found),
         run_ms_max=most,
-        every_ms=every,
+        report_interval_ms=every,
         started_at=started_at,
         run_ms=max(run_ms for _, run_ms in found),
-        told_ms=told,
+        reported_ms=told,
         clamped=clamped,
-        stop=None if stop is None else Why(stop),
+        stop_reason=None if stop is None else Why(stop),
         ended_at=ended_at,
-        ends_at=ends_at,
+        reportable_until=reportable_until,
         why=None if why is None else Why(why),
         kept_ms=kept_ms,
         corrected=None if corrected is None else EndClass(corrected),
@@ -337,6 +364,6 @@ class PoolRow(NamedTuple):
     epoch: int
     leader: str
     leads_until: Instant
-    noted: int
+    audit_events: int
     digest: str
-    due_at: Instant
+    leader_due_at: Instant

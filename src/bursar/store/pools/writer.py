@@ -36,7 +36,7 @@ TIDY: Final = 100  # versions between two looks for older ones
 MOVE_ON: Final = """
     update pools
        set now = %s, fence = %s, version = %s, epoch = %s, leader = %s, leads_until = %s,
-           noted = %s, digest = %s, due_at = %s
+           audit_events = %s, digest = %s, leader_due_at = %s
      where pool_id = %s
 """
 NOTE: Final = "insert into pool_changes (pool_id, version, body) values (%s, %s, %s::json)"
@@ -98,27 +98,32 @@ def save(connection: Connection, pool: PoolId, memory: Memory, work: PoolTransac
         if version % TIDY == 0:
             connection.execute(TIDY_UP, [pool, version - KEPT])
     _save_letters(saving, pool, work)
-    events, end = rows_of(pool, work.notes, End(work.pool.noted, memory.digest), work.now)
+    events, end = rows_of(
+        pool, work.audit_new, End(work.pool.audit_events, memory.digest), work.now
+    )
     saving.write_rows("events", ADD, events)
     if any(changed) or events or work.acknowledged or _leads_otherwise(work):
         leading = work.epoch, work.leader, work.leads_until
-        values = work.now, work.fence, version, *leading, *end, work.due_at
+        values = work.now, work.fence, version, *leading, *end, work.leader_due_at
         connection.execute(MOVE_ON, [*values, pool])
     return Saved(saving, version, slots, end.digest)
 
 
 def _leads_otherwise(work: PoolTransaction) -> bool:
     """Whether somebody leads, or leads no more, who did not say so before."""
-    return (work.leads_until, work.due_at) != (work.pool.leads_until, work.pool.due_at)
+    return (work.leads_until, work.leader_due_at) != (
+        work.pool.leads_until,
+        work.pool.leader_due_at,
+    )
 
 
 def kept(memory: Memory, work: PoolTransaction, saved: Saved) -> None:
     """What was written is true: let memory know."""
-    work.keep()
+    work.commit()
     memory.version, memory.digest = saved.version, saved.digest
     memory.slots.update(saved.slots)
     for fence, lease in work.leases_new.items():
-        if not lease.live:
+        if not lease.is_live:
             memory.slots.pop(fence, None)
 
 
@@ -183,7 +188,7 @@ def _save_slots(
 ) -> dict[int, tuple[SlotName, ...]]:
     """Free the slots of leases that have ended, and take those of new ones."""
     live = memory.slots
-    ended = [fence for fence, one in work.leases_new.items() if not one.live and fence in live]
+    ended = [fence for fence, one in work.leases_new.items() if not one.is_live and fence in live]
     freed = ((fence, *slot, work.now) for fence in ended for slot in live[fence])
     saving.write_rows("slots that are free", FREE_SLOTS, _of(pool, freed))
     taken = _Taken(memory, work, frozenset(ended))
@@ -231,7 +236,8 @@ class _Taken:
 
 def _save_letters(saving: BulkWriter, pool: PoolId, work: PoolTransaction) -> None:
     told = (
-        (*key, n, message_text(message), work.now) for (key, n), message in work.letters_new.items()
+        (*key, n, message_text(message), work.now)
+        for (key, n), message in work.messages_new.items()
     )
     acked = ((*key, n, work.now) for key, n in dict.fromkeys(work.acknowledged))
     saving.write_rows("messages", TELL, _of(pool, told))

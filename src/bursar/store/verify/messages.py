@@ -12,7 +12,7 @@ all messages for each of them.
 from collections.abc import Iterable
 from typing import Final
 
-from bursar.core.dispatch.job_lifecycle import CLASSES
+from bursar.core.dispatch.job_lifecycle import END_CLASSES
 from bursar.core.instant import MINUTE, SECOND
 from bursar.core.messages import EndClass
 from bursar.store.jobs.outbox import OVERDUE
@@ -31,7 +31,7 @@ def listed(words: Iterable[str]) -> str:
 
 def _whys(*classes: EndClass) -> str:
     """The reasons for which attempts end in one of these classes."""
-    return listed(why for why, found in CLASSES.items() if found in classes)
+    return listed(why for why, found in END_CLASSES.items() if found in classes)
 
 
 # Who answers for the end of a lease: as an operator has said, else by why it ended.
@@ -45,7 +45,7 @@ MILLI_GPUS: Final = f"""
     (({_SHAPE} ->> 'tasks')::bigint * coalesce(
         nullif(({_SHAPE} ->> 'milli')::bigint, 0), ({_SHAPE} ->> 'gpus')::bigint * 1000))"""
 # What is paid of an attempt that has ended.
-_PAID_MS: Final = "coalesce(l.kept_ms, l.told_ms)"
+_PAID_MS: Final = "coalesce(l.kept_ms, l.reported_ms)"
 _RATE: Final = """
     (select (r.value ->> 1)::numeric from json_array_elements(q.body -> 1 -> 'rates') as r(value)
       where r.value ->> 0 = l.gpu_type)"""
@@ -60,7 +60,7 @@ _STARTED: Final = "w.body ->> 0 = 'Started'"
 _ENDED: Final = "w.body ->> 0 = 'Ended'"
 _CORRECTED: Final = "w.body ->> 0 = 'Corrected'"
 _LEFT: Final = "w.body ->> 0 = 'Left'"
-_OVER: Final = "(w.body -> 1 ->> 'over')::boolean"
+_OVER: Final = "(w.body -> 1 ->> 'job_finished')::boolean"
 _KEPT: Final = f"coalesce({number('w', 'kept_ms')}, {number('w', 'run_ms')})"  # of an end
 _END_CLASS: Final = "w.body -> 1 ->> 'end_class'"
 # After such an end a job has used up one of its starts.
@@ -279,7 +279,7 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
                  union all
                 select l.pool_id, l.org_id, l.job_id, l.attempt, l.run_ms_max, null, 0,
                        case when l.ended_at is null then 0
-                            when l.corrected is not null then -l.told_ms else -{_PAID_MS} end
+                            when l.corrected is not null then -l.reported_ms else -{_PAID_MS} end
                   from leases l
                  union all
                 select w.pool_id, w.org_id, w.job_id, {number("w", "attempt")}, null,
@@ -328,7 +328,7 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
                 select w.pool_id, w.org_id, w.job_id, {number("w", "attempt")} as attempt,
                        nullif(count(*) filter (where {_STARTED}), 0) as starts,
                        nullif(count(*) filter (where {_ENDED}), 0) as ends,
-                       max({number("w", "at")}) as started_at,
+                       max({number("w", "started_at")}) as started_at,
                        max({number("w", "run_ms")}) filter (where not {_STARTED}) as run_ms,
                        (array_agg({number("w", "kept_ms")} order by w.n desc)
                         filter (where {_ENDED} or {_CORRECTED}))[1] as kept_ms,
@@ -359,7 +359,7 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
                        values ('starts', (case when l.started_at is not null then 1 end)::text),
                               ('ends', (case when l.ended_at is not null then 1 end)::text),
                               ('started_at', l.started_at::text),
-                              ('told_ms', nullif(l.told_ms, 0)::text),
+                              ('reported_ms', nullif(l.reported_ms, 0)::text),
                               ('kept_ms', l.kept_ms::text),
                               ('why', l.why),
                               ('end_class', {CLASS_OF}), ('corrected', l.corrected),
@@ -374,7 +374,7 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
                  cross join lateral (
                        values ('starts', t.starts::text), ('ends', t.ends::text),
                               ('started_at', t.started_at::text),
-                              ('told_ms', nullif(t.run_ms, 0)::text),
+                              ('reported_ms', nullif(t.run_ms, 0)::text),
                               ('kept_ms', t.kept_ms::text), ('why', t.why),
                               ('end_class', t.end_class), ('corrected', t.corrected),
                               ('exit_code', t.exit_code),
@@ -398,12 +398,13 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
                 on q.pool_id = l.pool_id and q.org_id = l.org_id and q.job_id = l.job_id
              where l.ended_at is null and p.until > q.hold_until
              union all
-            select l.org_id, l.pool_id || ' ' || l.job_id || ' stop ' || coalesce(l.stop, 'none'),
+            select l.org_id, l.pool_id || ' ' || l.job_id || ' stop '
+                     || coalesce(l.stop_reason, 'none'),
                    q.withdrawn::int, null::bigint
               from leases l
               join queue q
                 on q.pool_id = l.pool_id and q.org_id = l.org_id and q.job_id = l.job_id
-             where l.ended_at is null and q.withdrawn <> (coalesce(l.stop, '') = 'cancelled')
+             where l.ended_at is null and q.withdrawn <> (coalesce(l.stop_reason, '') = 'cancelled')
         """,
     ),
     Check(

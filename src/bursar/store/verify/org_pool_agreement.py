@@ -6,7 +6,7 @@ that nobody delivers is told itself (`messages`).
 
 from typing import Final
 
-from bursar.core.dispatch.job_lifecycle import LIVE, OVER
+from bursar.core.dispatch.job_lifecycle import FINISHED, LIVE
 from bursar.core.messages import Why
 from bursar.store.verify.arrays import ARRAY_CHECKS
 from bursar.store.verify.ledger import Check
@@ -14,7 +14,7 @@ from bursar.store.verify.messages import CLASS_OF, MESSAGE_CHECKS, MILLI_GPUS, l
 from bursar.store.verify.quota_slices import SLICE_CHECKS
 from bursar.store.verify.result_cache import CACHING_CHECKS
 
-_IS_OVER: Final = f"q.state in ({listed(OVER)})"
+_IS_OVER: Final = f"q.state in ({listed(FINISHED)})"
 _IS_LIVE: Final = f"q.state in ({listed(LIVE)})"
 _ON_ITS_WAY: Final = """
     exists (select from org_outbox w
@@ -152,7 +152,7 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
                and l.ended_at is null
              group by q.pool_id, q.org_id, q.job_id
             having count(l.fence) <> ({_IS_LIVE})::int or max(l.fence) is distinct from q.fence
-                or (q.state = 'stopping') <> (count(l.stop) > 0)
+                or (q.state = 'stopping') <> (count(l.stop_reason) > 0)
                 or (q.state = 'starting' and count(l.started_at) > 0)
                 or (q.state = 'running' and count(l.started_at) = 0)
         """,
@@ -192,7 +192,8 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
     Check(
         name="run time may be reported of an attempt up to its end, if its job pays for it",
         sql=f"""
-            select l.org_id, l.pool_id || ' ' || l.job_id || ' ' || l.attempt, l.ends_at, w.ends_at
+            select l.org_id, l.pool_id || ' ' || l.job_id || ' ' || l.attempt,
+                   l.reportable_until, w.ends_at
               from leases l
              cross join lateral (
                    select max(p.until) as until from lease_parts p
@@ -205,7 +206,7 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
                            and ({CLASS_OF} in ('user', 'limit') or l.why = '{Why.MADE_ROOM}')
                           then least(l.ended_at, p.until)
                           else l.leased_at end as ends_at) w
-             where l.ends_at is distinct from w.ends_at
+             where l.reportable_until is distinct from w.ends_at
         """,
     ),
     Check(

@@ -11,11 +11,11 @@ POOL_CHECKS: Final[tuple[Check, ...]] = (
     Check(
         name="events of a pool are numbered without a gap",
         sql="""
-            select '', p.pool_id, count(e.n), p.noted - p.trimmed
+            select '', p.pool_id, count(e.n), p.audit_events - p.trimmed
               from pools p
               left join pool_events e on e.pool_id = p.pool_id
              group by p.pool_id
-            having count(e.n) <> p.noted - p.trimmed or max(e.n) <> p.noted
+            having count(e.n) <> p.audit_events - p.trimmed or max(e.n) <> p.audit_events
                 or min(e.n) <> p.trimmed + 1
              union all
             select '', e.pool_id || ' is no pool', count(*), 0::bigint
@@ -37,9 +37,9 @@ POOL_CHECKS: Final[tuple[Check, ...]] = (
                and e.digest <> encode(sha256(convert_to(concat_ws(' ', e.before, e.n, e.at, e.epoch,
                                                                   e.kind, e.body), 'UTF8')), 'hex')
              union all
-            select '', p.pool_id || ' has another last event', e.n, p.noted
+            select '', p.pool_id || ' has another last event', e.n, p.audit_events
               from pools p
-              join pool_events e on e.pool_id = p.pool_id and e.n = p.noted
+              join pool_events e on e.pool_id = p.pool_id and e.n = p.audit_events
              where e.digest <> p.digest
         """,
     ),

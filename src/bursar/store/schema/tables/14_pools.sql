@@ -3,20 +3,20 @@
 
 -- The row that every transaction of a pool locks first.
 create table pools (
-    pool_id     text collate "C" not null,
-    now         bigint not null,
-    fence       bigint not null,                -- the last one given to a lease
-    version     bigint not null,                -- transactions that have changed the pool's rows
-    epoch       bigint not null,                -- leaders so far; rejects what a former leader writes
-    leader      text not null,
-    leads_until bigint not null,
-    due_at      bigint not null default 0,      -- from when on the pool needs a leader
-    noted       bigint not null default 0,      -- the last event of the pool's event stream
-    digest      text not null default '',       -- of that event
-    trimmed     bigint not null default 0,      -- events that were removed from the stream's beginning
+    pool_id       text collate "C" not null,
+    now           bigint not null,
+    fence         bigint not null,            -- the last one given to a lease
+    version       bigint not null,            -- transactions that have changed the pool's rows
+    epoch         bigint not null,            -- leaders so far; rejects what a former leader writes
+    leader        text not null,
+    leads_until   bigint not null,
+    leader_due_at bigint not null default 0,  -- from when on the pool needs a leader
+    audit_events  bigint not null default 0,  -- the last event of the pool's event stream
+    digest        text not null default '',   -- of that event
+    trimmed       bigint not null default 0,  -- events that were removed from the stream's beginning
     constraint pools_pkey primary key (pool_id),
     constraint pools_count check (least(now, fence, version, epoch, leads_until) >= 0),
-    constraint pools_note check (due_at >= 0 and trimmed between 0 and noted)
+    constraint pools_stream check (leader_due_at >= 0 and trimmed between 0 and audit_events)
 ) with (fillfactor = 50);
 
 -- The rows that each transaction of a pool has written. A process with the pool in memory catches up
@@ -31,7 +31,7 @@ create table pool_changes (
 -- The scheduling policy that operators have set.
 create table pool_policies (
     pool_id text collate "C" not null,
-    n       bigint not null,          -- of the event that set it; a pool ignores an older one
+    n       bigint not null,  -- of the event that set it; a pool ignores an older one
     body    json not null,
     constraint pool_policies_pkey primary key (pool_id),
     constraint pool_policies_count check (n >= 1)
@@ -55,7 +55,7 @@ create table pool_usage (
     digest  text collate "C" not null,
     path    json not null,
     micros  bigint not null,
-    at      bigint not null,          -- the instant to which it has decayed
+    at      bigint not null,  -- the instant to which it has decayed
     constraint pool_usage_pkey primary key (pool_id, digest),
     constraint pool_usage_counts check (micros >= 0)
 );
@@ -82,9 +82,9 @@ create index pool_outbox_unacked on pool_outbox (pool_id, org_id, job_id, n)
 create table pool_events (
     pool_id    text collate "C" not null,
     n          bigint not null,
-    at         bigint not null,       -- when it was decided
+    at         bigint not null,  -- when it was decided
     written_at bigint not null,
-    epoch      bigint not null,       -- of the leader
+    epoch      bigint not null,  -- of the leader
     kind       text not null,
     body       json not null,
     digest     text not null,

@@ -5,24 +5,24 @@ create table queue (
     pool_id       text collate "C" not null,
     org_id        text collate "C" not null,
     job_id        text collate "C" not null,
-    body          json not null,      -- the job as its org has sent it
+    body          json not null,    -- the job as its org has sent it
     queued_at     bigint not null,
     state         text not null,
     why           text,
-    received      bigint not null,    -- messages of the org that are handled
-    sent          bigint not null,    -- messages to the org
+    received      bigint not null,  -- messages of the org that are handled
+    sent          bigint not null,  -- messages to the org
     hold_micros   bigint not null,
     hold_until    bigint not null,
     requeues_left bigint not null,
     attempt       bigint not null,
-    fence         bigint,             -- of its live lease
+    fence         bigint,           -- of its live lease
     ran_ms        bigint not null,
     used          bigint not null,
     withdrawn     boolean not null,
     preemptions   bigint not null,
     stopped_at    bigint not null,
     losses        bigint not null,
-    earmark       json,               -- GPUs that victims are leaving for it
+    earmark       json,             -- GPUs that victims are leaving for it
     constraint queue_pkey primary key (pool_id, org_id, job_id),
     constraint queue_state_known check (state in (
         'queued', 'starting', 'running', 'stopping', 'out_of_credits',
@@ -34,35 +34,35 @@ create table queue (
         least(hold_micros, requeues_left, attempt, ran_ms, used, preemptions, losses) >= 0),
     constraint queue_keeps_for_who_waits check (earmark is null or state = 'queued')
 );
-create index queue_not_over on queue (pool_id, org_id, job_id)
+create index queue_unfinished on queue (pool_id, org_id, job_id)
     where state in ('queued', 'starting', 'running', 'stopping', 'out_of_credits');
 
 -- The right of an attempt to its GPUs. The fence identifies it: fences only grow within a pool, and
 -- whatever carries the fence of an ended lease is rejected.
 create table leases (
-    pool_id    text collate "C" not null,
-    fence      bigint not null,
-    org_id     text collate "C" not null,
-    job_id     text collate "C" not null,
-    attempt    bigint not null,
-    gpu_type   text not null,
-    leased_at  bigint not null,
-    run_ms_max bigint not null,
-    every_ms   bigint not null,       -- how often its run time is reported to the org
-    started_at bigint,
-    told_ms    bigint not null,       -- the run time that the org knows of
-    clamped    boolean not null,
-    stop       text,                  -- why it is to stop
-    ended_at   bigint,
-    ends_at    bigint not null,
-    why        text,                  -- why it has ended
-    kept_ms    bigint,                -- run time that a checkpoint has saved
-    corrected  text,                  -- the class that an operator has given to its end
+    pool_id            text collate "C" not null,
+    fence              bigint not null,
+    org_id             text collate "C" not null,
+    job_id             text collate "C" not null,
+    attempt            bigint not null,
+    gpu_type           text not null,
+    leased_at          bigint not null,
+    run_ms_max         bigint not null,
+    report_interval_ms bigint not null,  -- how often its run time is reported to the org
+    started_at         bigint,
+    reported_ms        bigint not null,  -- the run time that the org knows of
+    clamped            boolean not null,
+    stop_reason        text,             -- why it is to stop
+    ended_at           bigint,
+    reportable_until   bigint not null,
+    why                text,             -- why it has ended
+    kept_ms            bigint,           -- run time that a checkpoint has saved
+    corrected          text,             -- the class that an operator has given to its end
     constraint leases_pkey primary key (pool_id, fence),
     constraint leases_count check (fence >= 1 and attempt >= 1 and run_ms_max >= 0),
-    constraint leases_are_told_now_and_then check (every_ms >= 1),
+    constraint leases_report_at_intervals check (report_interval_ms >= 1),
     constraint leases_end_for_a_reason check ((ended_at is null) = (why is null)),
-    constraint leases_keep_no_less_than_nothing check (least(kept_ms, told_ms) >= 0),
+    constraint leases_keep_no_less_than_nothing check (least(kept_ms, reported_ms) >= 0),
     constraint leases_corrected_once_ended check (corrected is null or ended_at is not null),
     constraint leases_corrected_to_a_class
         check (corrected in ('user', 'platform', 'preemption', 'limit'))
@@ -78,22 +78,22 @@ create index leases_live on leases (pool_id, fence)
 
 -- The part of a lease on one node. Narrow rows: heartbeats extend them all the time.
 create table lease_parts (
-    pool_id   text collate "C" not null,
-    fence     bigint not null,
-    node_id   text collate "C" not null,
-    place     integer not null,
-    gpus      integer[] not null,
-    slots     integer not null,       -- on each GPU
-    cpu_milli bigint not null,
-    ram_mib   bigint not null,
-    leased_at bigint not null,
-    until     bigint not null,
-    run_ms    bigint not null,        -- proven run time
-    saved_ms  bigint not null,        -- run time that the last checkpoint has saved
-    asked_ms  bigint,
-    exit      text,
-    exit_code integer,
-    result    text,
+    pool_id        text collate "C" not null,
+    fence          bigint not null,
+    node_id        text collate "C" not null,
+    place          integer not null,
+    gpus           integer[] not null,
+    slots          integer not null,  -- on each GPU
+    cpu_milli      bigint not null,
+    ram_mib        bigint not null,
+    leased_at      bigint not null,
+    until          bigint not null,
+    run_ms         bigint not null,   -- proven run time
+    saved_ms       bigint not null,   -- run time that the last checkpoint has saved
+    run_ms_at_stop bigint,
+    exit           text,
+    exit_code      integer,
+    result         text,
     constraint lease_parts_pkey primary key (pool_id, fence, node_id),
     constraint lease_parts_inside_the_lease
         check (until >= leased_at and run_ms between 0 and (until - leased_at) / 1000),
