@@ -1,8 +1,8 @@
-"""Server-sent events: what happens, told as it happens to those who stay on the line.
+"""Server-sent events.
 
-A stream looks at the database four times a second, and costs a connection for as long as it lasts.
-So there are so many and no more, of an org a part of them, and each ends after a while: who wants
-to go on says with Last-Event-ID what it has seen.
+A stream reads the database four times a second and occupies a connection while it lasts. So their
+number is limited, per process and per org, and each ends after a while. The client reconnects with
+Last-Event-ID.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""How fast callers may call: each key, each org, and each address that shows no valid key."""
+"""Rate limits: of each key, of each org, and of each address without a valid key."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -28,6 +28,7 @@ class RouteTable:
 
     def __init__(self, operations: Iterable[Operation]) -> None:
         self._root = _Node()
+        self._fixed: dict[tuple[str, str], RouteMatch] = {}  # paths without parameters
         for operation in operations:
             self._add(operation)
 
@@ -38,9 +39,13 @@ class RouteTable:
             node = node.branches.setdefault(key, _Node())
         assert operation.method not in node.operations, f"{operation.name}: the path is taken"
         node.operations[operation.method] = operation
+        if not operation.path_parameters:
+            self._fixed[operation.method, operation.path] = RouteMatch(operation, ())
 
     def find(self, method: str, path: str) -> RouteMatch | None:
         """The operation of a method and path; None if there is none."""
+        if (fixed := self._fixed.get((method, path))) is not None:
+            return fixed
         match = _find(self._root, path.split("/"), 0)
         if match is None:
             return None

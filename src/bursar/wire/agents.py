@@ -310,7 +310,7 @@ class ReportResponse(WireModel):
 
     @classmethod
     def from_core(cls, orders: core.LeaseOrders | None) -> Self:
-        """What the rules answer, told."""
+        """Build the response from the core's orders."""
         return cls(orders=None if orders is None else LeaseOrders.from_core(orders))
 
 

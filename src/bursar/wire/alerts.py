@@ -1,4 +1,4 @@
-"""Alerts and their rules, as they are asked for and told."""
+"""Requests and responses of alerts and their rules."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -9,27 +9,27 @@ from bursar.core.instant import Instant
 from bursar.wire.fields import Id, SomeMicros, Time, WireModel
 from bursar.wire.times import instant_text
 
-# What figures are called where no type tells their unit.
+# Figures whose names get a unit in JSON.
 _MICROS = ("charged", "limit", "owed", "absorbed", "available", "spendable", "below", "per_day")
 _IDS = ("budget", "user", "debt", "hold", "grant", "webhook")
 
 
 class AlertRuleRequest(WireModel):
-    """What to be told of, beyond thresholds, debt, absorbed usage and credits near their end."""
+    """A rule that raises alerts, besides the built-in ones."""
 
     kind: Literal["low_balance", "runway_short", "credits_expiring"]
     account_id: Annotated[
         Id | None,
-        Field(description="whose; for credits_expiring it may be left out: all of the org"),
+        Field(description="The account. For `credits_expiring` it may be omitted: the whole org."),
     ] = None
     below_micros: Annotated[
-        SomeMicros | None, Field(description="low_balance: tell when less can be spent")
+        SomeMicros | None, Field(description="`low_balance`: raise when less can be spent.")
     ] = None
     days: Annotated[
         int | None,
-        Field(ge=1, le=DAYS_MAX, description="runway_short, credits_expiring: how far ahead"),
+        Field(ge=1, le=DAYS_MAX, description="`runway_short`, `credits_expiring`: days ahead."),
     ] = None
-    org_id: Annotated[Id | None, Field(description="for operators: which org")] = None
+    org_id: Annotated[Id | None, Field(description="The org. Operators must name it.")] = None
     id: Id | None = None
 
     def to_core(self) -> AlertRule:
@@ -43,7 +43,7 @@ class AlertRuleRequest(WireModel):
 
 
 class AlertRuleResponse(WireModel):
-    """A rule."""
+    """An alert rule."""
 
     id: str
     org_id: str
@@ -66,7 +66,7 @@ class AlertRuleResponse(WireModel):
 
 
 class AlertResponse(WireModel):
-    """An alert that was raised; `resolved` once what it told of has recovered."""
+    """An alert. It is `resolved` once its cause is gone."""
 
     id: str
     type: str
@@ -81,7 +81,7 @@ class AlertResponse(WireModel):
 
     @classmethod
     def from_core(cls, org: str, id: str, alert: Alert, number: int, at: Instant) -> Self:
-        """An alert, told; the event that it was last changed by has that number and instant."""
+        """Build the response; `number` and `at` are those of the alert's last event."""
         over = alert.raised_at is not None
         return cls.model_construct(
             id=id,

@@ -1,7 +1,7 @@
-"""Jobs over HTTP: what can be asked to run, what that means to ledger and pool, how jobs are told.
+"""Requests and responses of jobs.
 
-A request says what shall run and what it may cost; the rules of the ledger see a hold of so many
-GPUs for so long, a pool sees a shape and a program.
+A request becomes a hold for the ledger (so many GPUs for so long), and a shape and a program for
+the pool.
 """
 
 import json
@@ -242,7 +242,7 @@ class JobRequest(WireModel):
         )
 
     def spec(self) -> JobSpec:
-        """What its pool is told of it."""
+        """Build what the pool needs to know."""
         estimate = self.likely_run_seconds
         return JobSpec(
             shape=self._shape(),
@@ -314,7 +314,7 @@ class SubmittedJob(WireModel):
 
     @classmethod
     def from_core(cls, opened: events.HoldOpened, shares: CacheMatch = NO_MATCH) -> Self:
-        """A job, told by the hold that was opened for it."""
+        """Build the response from the hold of the job."""
         terms = opened.terms
         return cls.model_construct(
             id=terms.id,
@@ -487,7 +487,7 @@ class JobStep(WireModel):
 
 
 class EndCorrectionRequest(WireModel):
-    """Who answers for the end of an attempt."""
+    """Who is responsible for the end of an attempt."""
 
     attempt: Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
     end_class: Annotated[
@@ -510,7 +510,7 @@ class EndCorrectionResponse(WireModel):
 
 
 class JobSpent(WireModel):
-    """What a job was charged so far; told to those who watch, between two steps."""
+    """What a job has spent so far; sent to streams between two steps."""
 
     spent_micros: Micros
     held_micros: Micros

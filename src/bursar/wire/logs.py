@@ -1,4 +1,4 @@
-"""What jobs have printed, as it is read."""
+"""Responses of the logs of jobs."""
 
 from typing import Annotated
 
@@ -8,21 +8,21 @@ from bursar.wire.fields import Time, WireModel
 
 
 class LogPart(WireModel):
-    """A part of what a process has printed."""
+    """A part of the output of a process."""
 
     attempt: int
     node: str
-    offset: Annotated[int, Field(description="bytes printed before it")]
-    at: Annotated[Time, Field(description="when it was received")]
+    offset: Annotated[int, Field(description="The bytes printed before it.")]
+    at: Annotated[Time, Field(description="When it was received.")]
     text: str
 
 
 class LogsResponse(WireModel):
-    """Parts of a job's logs, by attempt and node; `next` asks for what follows, now or later."""
+    """Parts of a job's log, by attempt and node."""
 
     data: list[LogPart]
-    next: Annotated[str, Field(description="say it as `after`")]
-    complete: Annotated[bool, Field(description="whether nothing will follow")]
+    next: Annotated[str, Field(description="Send it as `after` to read on.")]
+    complete: Annotated[bool, Field(description="Whether nothing will follow.")]
     progress_ppm: Annotated[
-        int | None, Field(description="how far its last attempt says that it is, in millionths")
+        int | None, Field(description="The progress that the last attempt reports, in millionths.")
     ] = None

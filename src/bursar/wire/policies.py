@@ -1,4 +1,4 @@
-"""The policy of a pool as it is asked for and told, in the words of a simulation's file."""
+"""Requests and responses of pool policies, in the format of a simulation's policy file."""
 
 from typing import Annotated, Any, Final, Self
 
@@ -17,7 +17,7 @@ Gpus = Annotated[
 
 
 class PolicyRequest(WireModel):
-    """A policy; what is not named is as it is shipped."""
+    """A policy. Omitted settings have their defaults."""
 
     policy: Annotated[
         dict[str, JsonValue],
@@ -32,7 +32,7 @@ class PolicyRequest(WireModel):
         Field(
             default_factory=dict,
             max_length=64,
-            description="what is different of those shipped; or a list of all, the highest first",
+            description="Changes to the default tiers; or a list of all tiers, the highest first.",
             examples=[{"paid": {"weight": 6, "start_target": "1m"}}],
         ),
     ]
@@ -41,14 +41,14 @@ class PolicyRequest(WireModel):
         Field(
             default_factory=dict,
             max_length=SHARES_MOST,
-            description="of places below a tier: tier/org, tier/org/account/… or a user there",
+            description="By path below a tier: tier/org, tier/org/account/… or a user there.",
             examples=[{"paid/01930f3c-7a10-7c3e-9b5e-0d2f4c6a8b1d": {"weight": 3}}],
         ),
     ]
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What was written, without what was left out."""
+        """The settings that the request contains."""
         return self.model_dump(exclude_defaults=True)
 
     def to_core(self) -> PoolPolicy:
@@ -60,7 +60,7 @@ class PolicyRequest(WireModel):
 
 
 class PolicyRules(WireModel):
-    """What holds for all jobs of a pool."""
+    """Rules for all jobs of a pool."""
 
     inside_a_user: Annotated[str, Field(description="whose turn it is among a user's own jobs")]
     half_life: Annotated[int, Field(description="usage counts half after 2 to this many minutes")]
@@ -89,7 +89,7 @@ class PolicyTier(WireModel):
 
 
 class PolicyShare(WireModel):
-    """What a place in the tree of shares is entitled to."""
+    """What an org, account or user is entitled to."""
 
     weight: int
     floor: Annotated[Gpus, Field(default_factory=dict)]
@@ -98,13 +98,13 @@ class PolicyShare(WireModel):
 
 
 class PolicyResponse(WireModel):
-    """The policy of a pool, with all that can be set."""
+    """The policy of a pool, with all settings."""
 
     pool: str
     version: Annotated[
-        int, Field(description="that grows with each change; 0 as long as none was made")
+        int, Field(description="It grows with each change; 0 for the default policy.")
     ]
-    in_force: Annotated[bool, Field(description="whether the pool decides by it already")]
+    in_force: Annotated[bool, Field(description="Whether the pool uses it already.")]
     policy: PolicyRules
     tiers: list[PolicyTier]
     shares: dict[str, PolicyShare]

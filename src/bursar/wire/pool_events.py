@@ -1,4 +1,4 @@
-"""The audit stream of a pool as it is told."""
+"""Responses of the audit stream of a pool."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,7 +8,7 @@ from bursar.wire.fields import Time, WireModel
 
 
 class PoolEventResponse(WireModel):
-    """What a leader of a pool was told and decided, or what it began with."""
+    """The input and the decisions of a leader in one round, or the state it started with."""
 
     stream: Annotated[str, Field(description="the pool")]
     number: int

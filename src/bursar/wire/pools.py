@@ -1,4 +1,4 @@
-"""Pools and nodes as they are asked for and told."""
+"""Requests and responses of pools and nodes."""
 
 from collections import Counter
 from typing import Annotated, Final, Literal, Self
@@ -17,25 +17,25 @@ NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 
 
 class PoolRequest(WireModel):
-    """A pool to begin."""
+    """A pool to create."""
 
     id: Annotated[str, Field(pattern=NAME, examples=["main"])]
 
 
 class PoolGpuType(WireModel):
-    """What a pool has of one GPU type."""
+    """The GPUs of one type in a pool."""
 
     gpu_type: str
-    gpus: Annotated[int, Field(description="of nodes that can be used")]
+    gpus: Annotated[int, Field(description="GPUs of usable nodes.")]
     free_milli_gpus: int
 
 
 class PoolResponse(WireModel):
-    """A pool: what it has, and what waits for it."""
+    """A pool: its GPUs and its queue."""
 
     id: str
     nodes: int
-    nodes_on_order: Annotated[int, Field(description="that were ordered and have not come yet")]
+    nodes_on_order: Annotated[int, Field(description="Ordered nodes that have not reported yet.")]
     types: list[PoolGpuType]
     queued: int
     running: int
@@ -84,19 +84,21 @@ class PoolsResponse(WireModel):
 
 
 class NodeResponse(WireModel):
-    """A node, and what is taken of it."""
+    """A node and its free capacity."""
 
     id: str
     gpu_type: str
     gpus: int
     free_milli_gpus: int
     leases: int
-    state: Annotated[NodeState, Field(description="what it can be used for now")]
-    operator_state: Annotated[NodeState, Field(description="what an operator has said of it")]
+    state: Annotated[NodeState, Field(description="The current state of the node.")]
+    operator_state: Annotated[NodeState, Field(description="The state that an operator has set.")]
     quarantine_ms_left: Annotated[
-        int, Field(description="how long it gets no new jobs because too much went wrong there")
+        int, Field(description="How long it gets no new jobs after too many failures.")
     ]
-    wrong_clock: Annotated[bool, Field(description="its clock does not run as the pool's does")]
+    wrong_clock: Annotated[
+        bool, Field(description="Whether its clock runs at another rate than the pool's.")
+    ]
     last_report_ms_ago: int | None
     region: str
     rack: str
@@ -131,6 +133,6 @@ class NodesResponse(WireModel):
 
 
 class NodeStateRequest(WireModel):
-    """What a node shall be used for."""
+    """The state to set on a node."""
 
     state: Literal["ready", "draining"]

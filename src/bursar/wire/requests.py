@@ -1,7 +1,7 @@
-"""What can be asked over HTTP: the bodies of requests, and the commands they mean.
+"""Bodies of ledger requests, and the commands built from them.
 
-A body says what it is about in the caller's words; the id of what it creates may be left out, and
-is then made from the request's key (`IdFactory`), so that a retry means the very same command.
+A request may omit the id of the object it creates. The id is then derived from the Idempotency-Key
+(`IdFactory`), so that a retry builds the same command.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What is answered over HTTP, made from what happened.
+"""Responses of the ledger, built from events.
 
 An answer to a command is a function of the command and its events, nothing else: so the same key
 gets the same bytes again, whatever has happened since. An answer to a question is made from what
@@ -369,7 +369,7 @@ class HoldUpdate(WireModel):
 
     @classmethod
     def from_core(cls, event: events.HoldChanged) -> Self:
-        """A change of a hold, told; what went back is told even where it lapsed."""
+        """Build the response. Refunds include amounts that lapsed on return."""
         held = core.Compartment.HELD
         refunded = sum(posting.amount for posting in event.postings if posting.source is held)
         return cls.model_construct(

@@ -1,4 +1,4 @@
-"""Nodes that come and go: what operators decide about them, and what was ordered (S12)."""
+"""Requests and responses of scaling and of ordered nodes (S12)."""
 
 from typing import Annotated, Final, Self
 
@@ -23,7 +23,7 @@ Place = Annotated[str, Field(max_length=255)]
 
 
 class NodeOffer(WireModel):
-    """Nodes that can be had."""
+    """A node type that can be ordered."""
 
     name: Annotated[str, Field(pattern=NAME, examples=["h100-spot"])]
     gpu_type: Text
@@ -82,7 +82,7 @@ class NodeOffer(WireModel):
 
 
 class ScalingRequest(WireModel):
-    """What can be ordered, and how eagerly; without offers nothing is."""
+    """Which nodes can be ordered, and when. Without offers, none are."""
 
     offers: Annotated[list[NodeOffer], Field(max_length=OFFERS_MAX)]
     every_seconds: Annotated[
@@ -133,7 +133,7 @@ class ScalingRequest(WireModel):
 
 
 class ScalingResponse(ScalingRequest):
-    """What was decided about a pool's nodes."""
+    """The scaling of a pool."""
 
     has_provisioner: Annotated[
         bool, Field(description="Whether this process has a provisioner, which orders nodes.")
@@ -141,7 +141,7 @@ class ScalingResponse(ScalingRequest):
 
     @classmethod
     def from_core(cls, scale: Scale, *, has_provisioner: bool) -> Self:
-        """What is kept, told."""
+        """Build the response from the core's scale."""
         scaling = scale.scaling
         return cls(
             offers=[NodeOffer.from_core(offer) for offer in scale.offers],
@@ -166,15 +166,15 @@ class NodeOrderResponse(WireModel):
     gpu_type: str
     gpus: int
     state: OrderState
-    late: Annotated[bool, Field(description="it should have been there by now")]
-    removal_reason: Annotated[RemovalReason | None, Field(description="why it is given back")]
-    last_error: Annotated[str, Field(description="what was last said against it")]
+    late: Annotated[bool, Field(description="Whether it should have reported by now.")]
+    removal_reason: Annotated[RemovalReason | None, Field(description="Why the node is returned.")]
+    last_error: Annotated[str, Field(description="The last error of the provisioner.")]
     ordered_at: Time
     ready_by: Time
     arrived_at: Time | None
     returned_at: Time | None
     price_micros_per_hour: int
-    cost_micros: Annotated[int, Field(description="from when it was there, so far")]
+    cost_micros: Annotated[int, Field(description="Its cost so far, from its first report.")]
 
     @classmethod
     def from_core(cls, order: NodeOrder, now: Instant) -> Self:
@@ -199,6 +199,6 @@ class NodeOrderResponse(WireModel):
 
 
 class NodeOrdersResponse(WireModel):
-    """What was ordered: first what is not over, then the last that was given back."""
+    """The orders: unfinished ones first, then the last returned ones."""
 
     orders: list[NodeOrderResponse]

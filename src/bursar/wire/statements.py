@@ -1,4 +1,4 @@
-"""Statements and reports of usage, as they are told."""
+"""Responses of statements and usage reports."""
 
 from typing import Annotated, Literal
 

@@ -1,14 +1,14 @@
-"""JSON as it must be: one meaning for every text, or none.
+"""Parses JSON strictly: texts that parsers understand differently are rejected.
 
-Two readers of `{"a": 1, "a": 2}`, of `1e400` or of half a surrogate pair may not agree on what was
-said. Where money is concerned such a text is refused rather than understood somehow.
+Parsers disagree about `{"a": 1, "a": 2}`, `1e400` and half a surrogate pair. Where money is
+concerned, such a text is rejected.
 """
 
 import json
 from typing import Any, Final, NoReturn
 
 DIGITS_MAX: Final = 20  # of a number; 2^63 has 19
-NAME_MOST: Final = 100  # characters of a name that are told
+NAME_MOST: Final = 100  # characters of a name in an error
 
 
 class Malformed(ValueError):

@@ -1,4 +1,4 @@
-"""Webhooks and their deliveries, as they are asked for and told; and what a webhook is sent."""
+"""Requests and responses of webhooks and deliveries, and the messages that webhooks receive."""
 
 import json
 from typing import Annotated, Any, Literal, Protocol
@@ -16,7 +16,7 @@ OVERLAP_MAX_S = 30 * 86_400
 
 
 class WebhookRequest(WireModel):
-    """Be told what happens."""
+    """A webhook to create."""
 
     url: Annotated[str, Field(min_length=1, max_length=2_048, examples=["https://example.com/in"])]
     events: Annotated[
@@ -26,18 +26,18 @@ class WebhookRequest(WireModel):
             min_length=1,
             max_length=64,
             description="`alert.*`, single alerts such as `alert.debt`, `job.*`, single steps of"
-            " jobs such as `job.started`, kinds of events as GET /v1/events tells them, or `*`",
+            " jobs such as `job.started`, kinds of events as in GET /v1/events, or `*`",
         ),
     ]
     account_id: Annotated[
-        Id | None, Field(description="only what happens to this account and those below it")
+        Id | None, Field(description="Only events of this account and those below it.")
     ] = None
-    org_id: Annotated[Id | None, Field(description="for operators: which org")] = None
+    org_id: Annotated[Id | None, Field(description="The org. Operators must name it.")] = None
     id: Id | None = None
 
 
 class WebhookResponse(WireModel):
-    """A webhook; its secret is told when it is made, and when it gets another."""
+    """A webhook. Its secret is returned only when it is created or rotated."""
 
     id: str
     org_id: str
@@ -48,7 +48,7 @@ class WebhookResponse(WireModel):
 
 
 class WebhookRotationRequest(WireModel):
-    """Give a webhook another secret; the old one signs beside it a while longer."""
+    """Rotate the secret of a webhook. The old one signs as well for a while."""
 
     overlap_seconds: Annotated[int, Field(ge=0, le=OVERLAP_MAX_S)] = 86_400
 
@@ -63,7 +63,7 @@ class WebhookRotationResponse(WireModel):
 
 
 class DeliveryResponse(WireModel):
-    """What became of an event that was told to a webhook."""
+    """The delivery of an event to a webhook."""
 
     webhook_id: str
     message_id: str
@@ -78,7 +78,7 @@ class DeliveryResponse(WireModel):
 
 
 class ResendResponse(WireModel):
-    """That something will be delivered again, under the same id."""
+    """A message that will be sent again under the same id."""
 
     webhook_id: str
     message_id: str
@@ -102,7 +102,7 @@ class RecordedEvent(Protocol):
 
 
 def build_payload(org: str, event: RecordedEvent) -> bytes:
-    """What a webhook is sent of an event: the same bytes at each try."""
+    """Build the message for an event; the same bytes at each try."""
     number, at, kind = event.number, event.at, event.kind
     body = json.loads(event.body)
     if kind == SettingSet.__name__ and body["kind"] == ALERT:
