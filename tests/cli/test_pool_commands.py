@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 
+from bursar.cli.commands.pools import render_advice
 from tests.api.test_pools import Worker
 from tests.cli.test_client_commands import (  # noqa: F401 (fixtures)
     Running,
@@ -216,3 +217,37 @@ def test_autoscaling_is_configured_and_shown(
         file.write_text(wrong)
         assert 2 == funded.run("scaling", pool, "--set", str(file)).exit_code
     assert 0 == funded.run("scaling", pool, "--set", "-", told=told).exit_code
+
+
+def test_advice_without_moves_is_a_sentence(funded: Shell, pool: str) -> None:  # noqa: F811 (fixtures)
+    """An empty pool has no jobs to move (S6)."""
+    assert "No moves are advised" in funded.says("pools", "advice", pool)
+    assert [] == funded.json("pools", "advice", pool)["for_jobs"]
+
+
+def test_advice_lists_the_jobs_to_move() -> None:
+    """Each plan says what it is for, which jobs move where, and what is lost (S6)."""
+    move = {
+        "job": "org/job-1", "path": "paid.org.root.team.user 1", "gpu_type": "H100",
+        "milli_gpus": 4_000, "from_nodes": ["n1"], "to_nodes": ["n2"], "makes_checkpoint": True,
+        "lost_micros": 50_000,
+    }  # fmt: skip
+    plan = {
+        "job": "org/gang", "path": "paid.org.root.user 2", "gpu_type": "H100", "nodes": ["n1"],
+        "freed_milli_gpus": 8_000, "moves": [move], "lost_micros": 50_000,
+        "sooner_seconds": 7_200, "gain_micros": 16_000_000,
+    }  # fmt: skip
+    node = {**plan, "job": None, "path": None, "sooner_seconds": None, "gain_micros": None}
+    names = {"org": "Acme", "root": "Acme", "team": "vision"}
+    text = render_advice({"for_jobs": [plan], "for_nodes": [node], "names": names})
+
+    for_job, for_node = text.split("\n\n")
+    [purpose, heads, row, cost] = for_job.splitlines()
+    assert "To start gang (paid / Acme) on n1 (8 H100), move:" == purpose
+    assert heads.split("  ")[0] == "JOB"
+    assert ["job-1", "paid / Acme / vision", "4 H100", "n1", "n2", "yes", "0.05 cr"] == (
+        re.split(r"  +", row.strip())
+    )
+    assert "Lost work: 0.05 cr. Starts 2h sooner, worth 16.00 cr." == cost
+    assert for_node.startswith("To empty n1 (8 H100), move:\n")
+    assert for_node.endswith("\nLost work: 0.05 cr.")

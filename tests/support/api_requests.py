@@ -144,6 +144,7 @@ REQUESTS: Final[Mapping[str, Callable[[Ids], Asked]]] = {
     "pools.list": lambda _: get("read", "/pools"),
     "pools.events": lambda _: get("operator", f"/pools/{POOL}/events"),
     "pools.explain": lambda _: get("read", f"/pools/{POOL}/explain"),
+    "pools.advice": lambda _: get("operator", f"/pools/{POOL}/advice"),
     "pools.policy": lambda _: get("operator", f"/pools/{POOL}/policy"),
     "pools.set_policy": lambda _: Asked("operator", f"/pools/{POOL}/policy", {}, "PUT"),
     "nodes.list": lambda _: get("operator", f"/pools/{POOL}/nodes"),

@@ -6,7 +6,12 @@ from hypothesis import strategies as st
 
 from bursar.core.ids import JobId
 from bursar.core.instant import DAY, HOUR, MINUTE
-from bursar.core.scheduling.advice.defragment import MovePlan, advise_cleared_nodes, advise_moves
+from bursar.core.scheduling.advice.defragment import (
+    MovePlan,
+    advise_cleared_nodes,
+    advise_defragmentation,
+    advise_moves,
+)
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import RunningJob
 from bursar.core.scheduling.plan import make_plan
@@ -168,7 +173,7 @@ def test_one_after_another() -> None:
     found = advice(case)
 
     assert ["g1 on n1: a n1>n2", "g2 on n3: c n3>n4"] == told(found)
-    assert 1 == len(advice(case, most=1))
+    assert 1 == len(advice(case, limit=1))
 
 
 def test_no_more_than_a_day_is_gained() -> None:
@@ -216,7 +221,7 @@ SPREAD = Case(
 
 def test_nodes_become_empty() -> None:
     """What little runs somewhere goes into the gaps of others, never onto an empty node (S6)."""
-    assert ["empty on n1: a n1>n3"] == tidied(SPREAD, most=1)
+    assert ["empty on n1: a n1>n3"] == tidied(SPREAD, limit=1)
     assert ["empty on n1: a n1>n3"] == tidied(SPREAD), "b has no gap left but on empty nodes"
 
 
@@ -272,3 +277,22 @@ def test_running_is_what_it_was() -> None:
 
     running: RunningJob = cluster.running[JobId("a")]
     assert ("n1",) == tuple(piece.node for piece in running.pieces)
+
+
+def test_both_kinds_of_advice_follow_the_next_plan() -> None:
+    """A job that the plan starts needs no advice; the cluster stays as it was (S6)."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100 n2=8xH100 n3=8xH100",
+        running="a@n1:4/ckpt=10m,30s b@n2:4",
+        queued="first:1x8 gang:1x8/used=1",
+    )
+    cluster = case.cluster()
+    before = cluster.snapshot()
+    advice = advise_defragmentation(cluster, T0, lost_max=CREDIT)
+
+    assert before == cluster.snapshot()
+    assert ["gang on n1: a n1>n2"] == told(advice.for_jobs)
+    assert ["empty on n1: a n1>n2"] == told(advice.for_nodes)
+    [move] = advice.for_jobs[0].moves
+    assert (True, 4_000, "H100") == (move.makes_checkpoint, move.milli_gpus, move.gpu_type)

@@ -1,7 +1,7 @@
-"""Operations that explain: why a job waits, the order of the queue, shares (S14)."""
+"""Operations that explain why a job waits, the queue and shares, and advise moves (S6, S14)."""
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 from starlette.responses import Response
@@ -15,6 +15,8 @@ from bursar.core.dispatch.job_lifecycle import FINISHED, JobState
 from bursar.core.dispatch.state import cluster_name
 from bursar.core.ids import JobId
 from bursar.core.instant import Instant
+from bursar.core.money import AMOUNT_MAX, CREDIT
+from bursar.core.scheduling.advice.defragment import DefragmentationAdvice, advise_defragmentation
 from bursar.core.scheduling.explain.explanation import explain
 from bursar.core.scheduling.explain.queue_position import (
     POSITIONS_LISTED,
@@ -22,9 +24,11 @@ from bursar.core.scheduling.explain.queue_position import (
     list_shares,
 )
 from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.snapshot import PoolSnapshot
 from bursar.service.jobs.queries import Looking, Route, Shown
 from bursar.service.keys import Scope
 from bursar.service.pools.leader import PoolLeader
+from bursar.wire.advice import PoolAdviceResponse
 from bursar.wire.explain import (
     AccountRef,
     JobExplanation,
@@ -38,6 +42,8 @@ from bursar.wire.pools import NAME
 from bursar.wire.times import instant_text
 
 operations = OperationTable("Jobs")
+
+LOST_MAX_MICROS: Final = CREDIT  # of lost work per emptied node, by default
 
 
 async def scheduler_of(service: Service, pool: str) -> PoolLeader:
@@ -186,3 +192,43 @@ async def explain_pool(
     explanation = await asyncio.wrap_future((await scheduler_of(service, pool)).ask(explain_in))
     explanation = explanation.with_names(await _names(service, seen_by, explanation.accounts))
     return Response(to_json(explanation), media_type="application/json")
+
+
+@operations.get(
+    "/v1/pools/{pool}/advice",
+    summary="Advise which jobs to move",
+    name="pools.advice",
+    response=PoolAdviceResponse,
+    scope=Scope.OPERATOR,
+    tag="Pools",
+)
+async def advise_pool(
+    call: Call,
+    pool: Annotated[str, Field(pattern=NAME)],
+    lost_max_micros: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=AMOUNT_MAX,
+            description="The maximum price of lost work per emptied node, in micro-credits.",
+        ),
+    ] = LOST_MAX_MICROS,
+) -> Response:
+    """Return which running jobs could move so that blocked jobs start sooner or whole nodes become
+    empty, with the work that would be lost. Nothing is moved.
+    """
+
+    def take_snapshot(cluster: Cluster, now: Instant) -> tuple[PoolSnapshot, Instant]:
+        return cluster.snapshot(), now
+
+    service = call.service
+    scheduler = await scheduler_of(service, pool)
+    snapshot, now = await asyncio.wrap_future(scheduler.ask(take_snapshot))
+
+    def advise() -> DefragmentationAdvice:
+        return advise_defragmentation(Cluster.from_snapshot(snapshot), now, lost_max_micros)
+
+    # In a thread of its own: the search takes longer than the leader should pause.
+    advice = PoolAdviceResponse.from_core(pool, await asyncio.to_thread(advise))
+    advice = advice.with_names(await _names(service, None, advice.accounts))
+    return Response(to_json(advice), media_type="application/json")

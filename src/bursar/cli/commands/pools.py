@@ -6,9 +6,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bursar.cli.api_command import ApiCall, Key, Output, connect
+from bursar.cli.api_command import MISSING, ApiCall, Key, Output, connect
+from bursar.cli.commands.prio import account_name
 from bursar.cli.lazy_groups import FastHelpGroup
-from bursar.cli.output import Format, render_table
+from bursar.cli.output import Format, format_value, render_table
 from bursar.cli.policies import load_policy
 
 app = typer.Typer(cls=FastHelpGroup, add_completion=False, rich_markup_mode=None)
@@ -23,6 +24,13 @@ POOL_FIGURES: Final = ("nodes", "queued", "running")  # of a pool, not of one ty
 POLICY_COLUMNS: Final = (
     *("of", "weight", "floor", "ceiling", "jobs_max", "start_target", "ages_after"),
     *("queue_max", "rate_per_minute", "preempts"),
+)
+ADVICE_COLUMNS: Final = (
+    *("for_job", "frees_nodes", "job", "gpu_type", "milli_gpus", "from_nodes", "to_nodes"),
+    *("makes_checkpoint", "lost_micros", "sooner_seconds", "gain_micros"),
+)
+MOVE_COLUMNS: Final = (
+    *("job", "account", "gpus", "from_nodes", "to_nodes", "checkpoint_first", "lost_work_micros"),
 )
 Pool = Annotated[str, typer.Argument(metavar="POOL")]
 
@@ -125,3 +133,72 @@ def _build_policy_rows(body: Any) -> list[dict[str, Any]]:
 
 def _format_gpus(by_type: Mapping[str, int]) -> str:
     return ", ".join(f"{gpus} {kind}" for kind, gpus in by_type.items())
+
+
+@app.command("advice")
+def advice(
+    pool: Pool = "main",
+    lost_max: Annotated[
+        int | None,
+        typer.Option(
+            "--lost-max",
+            metavar="AMOUNT",
+            parser=MISSING,
+            help="Maximum credits of lost work per emptied node. Default: 1.",
+        ),
+    ] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show which running jobs to move so that blocked jobs start or nodes become empty. Nothing is
+    moved. For operators."""
+    path, params = f"/v1/pools/{pool}/advice", {"lost_max_micros": lost_max}
+    ApiCall(output).get(
+        path, ADVICE_COLUMNS, params=params, rows=_build_advice_rows, text=render_advice
+    )
+
+
+def _build_advice_rows(body: Any) -> list[dict[str, Any]]:
+    """One row for each job to move."""
+    return [
+        {**plan, **move, "for_job": plan["job"], "frees_nodes": plan["nodes"]}
+        for plan in (*body["for_jobs"], *body["for_nodes"])
+        for move in plan["moves"]
+    ]
+
+
+def render_advice(body: Any) -> str:
+    """Render the plans one after another, each with a table of its moves."""
+    plans = [*body["for_jobs"], *body["for_nodes"]]
+    if not plans:
+        return (
+            "No moves are advised: no blocked job would start soon enough, and no node can be"
+            " emptied within the limit of lost work."
+        )
+    return "\n\n".join(_render_plan(plan, body["names"]) for plan in plans)
+
+
+def _render_plan(plan: Any, names: Mapping[str, str]) -> str:
+    nodes, gpus = ", ".join(plan["nodes"]), f"{plan['freed_milli_gpus'] / 1_000:g}"
+    lost = format_value("lost_micros", plan["lost_micros"])
+    if plan["job"] is None:
+        purpose = f"To empty {nodes} ({gpus} {plan['gpu_type']})"
+        cost = f"Lost work: {lost}."
+    else:
+        owner, job = account_name(plan["path"], names), plan["job"].rpartition("/")[2]
+        purpose = f"To start {job} ({owner}) on {nodes} ({gpus} {plan['gpu_type']})"
+        sooner = format_value("sooner_seconds", plan["sooner_seconds"])
+        gain = format_value("gain_micros", plan["gain_micros"])
+        cost = f"Lost work: {lost}. Starts {sooner} sooner, worth {gain}."
+    rows = [
+        {
+            "job": move["job"].rpartition("/")[2],
+            "account": account_name(move["path"], names),
+            "gpus": f"{move['milli_gpus'] / 1_000:g} {move['gpu_type']}",
+            "from_nodes": ", ".join(move["from_nodes"]),
+            "to_nodes": ", ".join(move["to_nodes"]),
+            "checkpoint_first": move["makes_checkpoint"],
+            "lost_work_micros": move["lost_micros"],
+        }
+        for move in plan["moves"]
+    ]
+    return f"{purpose}, move:\n{render_table(MOVE_COLUMNS, rows)}\n{cost}"

@@ -35,7 +35,7 @@ def _order(body: Any) -> str:
         {
             **entry,
             "job": entry["job"].rpartition("/")[2],
-            "account": _account_name(entry["path"], body["names"]),
+            "account": account_name(entry["path"], body["names"]),
             "group": entry["group"].replace("_", " "),
         }
         for entry in _rows(body)
@@ -43,7 +43,7 @@ def _order(body: Any) -> str:
     return render_table(TABLE_COLUMNS, rows)
 
 
-def _account_name(path: str, names: Mapping[str, str]) -> str:
+def account_name(path: str, names: Mapping[str, str]) -> str:
     """A path down to the account. An org and its root account have one name, shown once."""
     parts = [names.get(id, id) for id in path.split(".") if not id.startswith("user ")]
     return " / ".join(dict.fromkeys(parts))

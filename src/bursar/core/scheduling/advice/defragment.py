@@ -1,18 +1,18 @@
-"""Which running jobs to move so that free GPUs lie together: advice, with what it costs and buys.
+"""Advises which running jobs to move so that free GPUs lie together, with costs and benefits.
 
-Two things are worth a move: room for a blocked gang, and whole nodes. All is tried on a copy of the
-cluster, and a set of moves is only advised if every job that is moved has its new place: nobody is
-stopped to wait. Jobs that are moved make a checkpoint first, or lose their work; what that costs in
-credits is told beside what it gains.
+Moves are advised for two purposes: room for a blocked job, and whole empty nodes. They are tried on
+a copy of the cluster, after the decisions of a plan. A set of moves is advised only if every moved
+job has a new place: no job is stopped to wait. A moved job makes a checkpoint first, or loses its
+work since the last one; the advice states this cost.
 
-    for a gang    in each place where it could lie, nodes are cleared in the order of what a task
-                  costs there; the gang goes where clearing is cheapest. Advised if the gang's time
-                  until it would start anyway is worth more than the work lost.
-    tidying       a node that little runs on is cleared into the gaps of others that are in use.
-                  Advised if the work lost is within a bound for each node that becomes empty.
+    a blocked job    in each domain that could hold it, nodes are cleared in the order of the lost
+                     work per task; the cheapest domain is chosen. Advised if the time by which the
+                     job starts sooner is worth more than the lost work.
+    an empty node    a node with few jobs is cleared into gaps of other nodes in use. Advised if the
+                     lost work is within a limit for each node.
 
-Moved are preemptible jobs that have not made room too often, and that were not asked to stop. What
-is asked is the cluster after its plan was carried out; future places of others do not count.
+Only preemptible jobs that were not preempted too often and are not stopping are moved. Planned
+starts of other jobs are not considered.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from bursar.core.instant import DAY, NEVER, Instant
 from bursar.core.money import Micros
 from bursar.core.scheduling.explain.queue_position import QueueGroup, queue_order
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.jobs import Job, RunningJob, task_need
+from bursar.core.scheduling.model.jobs import Job, Path, RunningJob, task_need
 from bursar.core.scheduling.model.nodes import MILLI, NodeState, NodeUsage, Piece
 from bursar.core.scheduling.placement.backfill import NodeClaims, find_planned_start
 from bursar.core.scheduling.placement.search import (
@@ -32,72 +32,109 @@ from bursar.core.scheduling.placement.search import (
     find_placement,
     pack_tasks,
 )
+from bursar.core.scheduling.plan import make_plan
 from bursar.core.scheduling.preemption.shortfall import free_milli, nodes_by_domain
 from bursar.core.value import replace, value
 
-BLOCKED_JOBS_TRIED: Final = 16  # blocked jobs in turn for which moves are looked for
+BLOCKED_JOBS_TRIED: Final = 16  # blocked jobs, in queue order, for which moves are searched
+NODES_CLEARED_MAX: Final = 16  # empty nodes for which moves are advised
+
+Clearing = tuple[Micros, int, tuple[JobId, ...], list[tuple[int, NodeId]]]
 
 
 @value
 class JobMove:
-    """A running job that goes elsewhere."""
+    """The move of a running job to other nodes."""
 
     job: JobId
+    path: Path
+    gpu_type: str
+    milli_gpus: int
     from_nodes: tuple[NodeId, ...]
     to_nodes: tuple[NodeId, ...]
-    lost: Micros  # work that no checkpoint keeps
+    makes_checkpoint: bool  # before it stops; otherwise it restarts from its last one, if any
+    lost: Micros  # work that no checkpoint covers
 
 
 @value
 class MovePlan:
     """Moves that belong together: all of them or none."""
 
-    job: JobId | None  # for whom room is made; None if it is to have whole nodes free
-    nodes: tuple[NodeId, ...]  # on which there is room then
+    job: JobId | None  # the blocked job that gets room; None if the purpose is an empty node
+    path: Path  # of the blocked job; empty if there is none
+    gpu_type: str
+    nodes: tuple[NodeId, ...]  # the nodes with the new room
+    milli_gpus: int  # the needs of the blocked job, or all GPUs of the empty node
     moves: tuple[JobMove, ...]
     lost: Micros
-    gain: Micros  # what the time costs by which the job starts sooner
-    sooner: int  # microseconds
+    gain: Micros  # the price of the time by which the blocked job starts sooner
+    sooner: int  # microseconds by which the blocked job starts sooner
+
+
+@value
+class DefragmentationAdvice:
+    """The moves that are worth it now."""
+
+    for_jobs: tuple[MovePlan, ...]  # each after those before it
+    for_nodes: tuple[MovePlan, ...]  # each after those before it
+
+
+def advise_defragmentation(
+    cluster: Cluster, now: Instant, lost_max: Micros
+) -> DefragmentationAdvice:
+    """Advise moves in the cluster after its next plan; `lost_max` limits lost work per empty node.
+
+    The two kinds of advice are alternatives: each is computed as if the other were not followed.
+    """
+    plan = make_plan(cluster, now)
+    with cluster.trial():
+        for decision in plan.decisions:
+            cluster.apply(decision)
+        return DefragmentationAdvice(
+            for_jobs=advise_moves(cluster, now),
+            for_nodes=advise_cleared_nodes(cluster, now, lost_max),
+        )
 
 
 def advise_moves(
-    cluster: Cluster, now: Instant, most: int = BLOCKED_JOBS_TRIED
+    cluster: Cluster, now: Instant, limit: int = BLOCKED_JOBS_TRIED
 ) -> tuple[MovePlan, ...]:
-    """Moves for the first so many blocked jobs in turn, each on top of those before it."""
+    """Advise moves for the first blocked jobs of the queue, each after those before it."""
     copy = _copy(cluster, now)
-    found = []
+    plans = []
     blocked = [
         job
         for group, job in queue_order(copy)
         if group not in (QueueGroup.EARMARKED, QueueGroup.BACKING_OFF)
     ]
-    for job in blocked[:most]:
+    for job in blocked[:limit]:
         types = copy.open_types(job)
-        nobody = NodeClaims(copy)
-        if find_placement(copy, nobody, job.shape, types, NEVER) is not None:
-            continue  # it is not for want of room that it waits
-        reserved = find_planned_start(copy, nobody, job, types)
-        sooner = (min(reserved.at, now + DAY) if reserved else now + DAY) - now
+        no_claims = NodeClaims(copy)
+        if find_placement(copy, no_claims, job.shape, types, NEVER) is not None:
+            continue  # there is room; it waits for another reason
+        planned = find_planned_start(copy, no_claims, job, types)
+        sooner = (min(planned.at, now + DAY) if planned else now + DAY) - now
         for gpu_type in types:
-            tidying = _Attempt(copy, job, gpu_type).best(sooner)
-            if tidying is not None:
-                found.append(tidying)
+            plan = _RoomSearch(copy, job, gpu_type).best(sooner)
+            if plan is not None:
+                plans.append(plan)
                 break
-    return tuple(found)
+    return tuple(plans)
 
 
 def advise_cleared_nodes(
-    cluster: Cluster, now: Instant, lost_max: Micros, most: int = BLOCKED_JOBS_TRIED
+    cluster: Cluster, now: Instant, lost_max: Micros, limit: int = NODES_CLEARED_MAX
 ) -> tuple[MovePlan, ...]:
-    """Nodes that become empty if what runs there goes elsewhere, at most so much lost for each."""
+    """Advise moves that empty nodes and lose at most `lost_max` each; the least used first."""
     copy = _copy(cluster, now)
-    found: list[MovePlan] = []
-    for machine in sorted(copy.nodes.by_id.values(), key=lambda one: (_used(one), one.node.id)):
-        if len(found) == most:
+    plans: list[MovePlan] = []
+    by_use = sorted(copy.nodes.by_id.values(), key=lambda usage: (_used(usage), usage.node.id))
+    for usage in by_use:
+        if len(plans) == limit:
             break
-        if (tidying := _cleared(copy, machine, lost_max)) is not None:
-            found.append(tidying)
-    return tuple(found)
+        if (plan := _clear_node(copy, usage, lost_max)) is not None:
+            plans.append(plan)
+    return tuple(plans)
 
 
 def _copy(cluster: Cluster, now: Instant) -> Cluster:
@@ -107,21 +144,21 @@ def _copy(cluster: Cluster, now: Instant) -> Cluster:
     return copy
 
 
-def _used(machine: NodeUsage) -> int:
-    return machine.kind.gpus * MILLI - free_milli(machine.kind, machine.room)
+def _used(usage: NodeUsage) -> int:
+    return usage.kind.gpus * MILLI - free_milli(usage.kind, usage.room)
 
 
 def _movable(cluster: Cluster, job_id: JobId) -> RunningJob | None:
-    """A running job that may be moved."""
+    """The running job if it may be moved."""
     running = cluster.running.get(job_id)
     if running is None or not running.job.preemptible or running.stops_at is not None:
         return None
-    often = running.job.preemptions >= cluster.policy.preemptions_max
-    return None if often or running.started_at >= cluster.now else running
+    too_often = running.job.preemptions >= cluster.policy.preemptions_max
+    return None if too_often or running.started_at >= cluster.now else running
 
 
-class _Attempt:
-    """Making room for one job on GPUs of one type."""
+class _RoomSearch:
+    """The search for room for one job on GPUs of one type."""
 
     def __init__(self, cluster: Cluster, job: Job, gpu_type: str) -> None:
         self._cluster = cluster
@@ -129,18 +166,19 @@ class _Attempt:
         self._type = gpu_type
 
     def best(self, sooner: int) -> MovePlan | None:
-        """The cheapest place that can be cleared; carried out on the cluster if it pays."""
+        """The cheapest plan that pays; it is carried out on the cluster."""
         gain = self._job.price_of(self._type, sooner)
-        plans = sorted(self._plans())
-        for lost, _, victims, here in plans:
+        for lost, _, victims, tasks_by_node in sorted(self._clearings()):
             if lost >= gain:
                 break
-            moves = self._carry_out(victims, here)
+            moves = self._carry_out(victims, tasks_by_node)
             if moves is not None:
-                nodes = tuple(node for _, node in here)
                 return MovePlan(
                     job=self._job.id,
-                    nodes=nodes,
+                    path=self._job.path,
+                    gpu_type=self._type,
+                    nodes=tuple(node for _, node in tasks_by_node),
+                    milli_gpus=self._job.shape.milli_gpus,
                     moves=moves,
                     lost=lost,
                     gain=gain,
@@ -148,132 +186,142 @@ class _Attempt:
                 )
         return None
 
-    def _plans(self) -> Iterator[tuple[Micros, int, tuple[JobId, ...], list[tuple[int, NodeId]]]]:
-        """For each place: work lost, how many move, who, and the tasks on each node then."""
+    def _clearings(self) -> Iterator[Clearing]:
+        """For each domain: lost work, number of moved jobs, these jobs, and tasks on each node."""
         domains = nodes_by_domain(self._cluster, self._job, self._type)
         for name in sorted(domains):
-            if plan := self._clearing(domains[name]):
-                yield plan
+            if clearing := self._clear_domain(domains[name]):
+                yield clearing
 
-    def _clearing(
-        self, machines: list[NodeUsage]
-    ) -> tuple[Micros, int, tuple[JobId, ...], list[tuple[int, NodeId]]] | None:
-        """Clear nodes, the cheapest for a task first, until all tasks fit."""
+    def _clear_domain(self, usages: list[NodeUsage]) -> Clearing | None:
+        """Clear nodes, the cheapest per task first, until all tasks fit."""
         missing = self._job.shape.tasks
-        gone: set[JobId] = set()
-        here: list[tuple[int, NodeId]] = []
-        for _, _, node, victims in sorted(map(self._whole, machines)):
+        leaving: set[JobId] = set()
+        tasks_by_node: list[tuple[int, NodeId]] = []
+        for _, _, node, jobs in sorted(map(self._cost_per_task, usages)):
             if missing <= 0:
                 break
-            machine = self._cluster.nodes.by_id[node]
-            few = self._fewest(machine, victims, missing)
-            gone.update(few)
-            if tasks := self._tasks(machine, few):
-                here.append((min(tasks, missing), node))
+            usage = self._cluster.nodes.by_id[node]
+            fewest = self._fewest(usage, jobs, missing)
+            leaving.update(fewest)
+            if tasks := self._tasks(usage, fewest):
+                tasks_by_node.append((min(tasks, missing), node))
                 missing -= tasks
         if missing > 0:
             return None
-        lost = sum(self._cluster.running[job].work_lost(self._cluster.now) for job in gone)
-        return lost, len(gone), tuple(sorted(gone)), here
+        lost = sum(self._cluster.running[job].work_lost(self._cluster.now) for job in leaving)
+        return lost, len(leaving), tuple(sorted(leaving)), tasks_by_node
 
-    def _whole(self, machine: NodeUsage) -> tuple[int, Micros, NodeId, tuple[JobId, ...]]:
-        """What clearing a node costs for a task: nodes without gain last, then credits."""
-        jobs = tuple(sorted(job for job in machine.allocations if _movable(self._cluster, job)))
+    def _cost_per_task(self, usage: NodeUsage) -> tuple[int, Micros, NodeId, tuple[JobId, ...]]:
+        """The lost work per task of clearing a node; nodes without room for a task come last."""
+        jobs = tuple(sorted(job for job in usage.allocations if _movable(self._cluster, job)))
         lost = sum(self._cluster.running[job].work_lost(self._cluster.now) for job in jobs)
-        tasks = self._tasks(machine, jobs)
-        return (0, lost // tasks, machine.node.id, jobs) if tasks else (1, 0, machine.node.id, ())
+        tasks = self._tasks(usage, jobs)
+        return (0, lost // tasks, usage.node.id, jobs) if tasks else (1, 0, usage.node.id, ())
 
-    def _fewest(
-        self, machine: NodeUsage, jobs: tuple[JobId, ...], missing: int
-    ) -> tuple[JobId, ...]:
-        """Those of a node's jobs that must leave for all tasks that it takes; the dearest stay."""
+    def _fewest(self, usage: NodeUsage, jobs: tuple[JobId, ...], missing: int) -> tuple[JobId, ...]:
+        """The jobs of a node that must leave for its tasks; the most expensive ones stay."""
         now, running = self._cluster.now, self._cluster.running
-        tasks = min(self._tasks(machine, jobs), missing)
+        tasks = min(self._tasks(usage, jobs), missing)
         leaving = list(jobs)
-        for job in sorted(jobs, key=lambda one: (-running[one].work_lost(now), one)):
-            rest = tuple(one for one in leaving if one != job)
-            if self._tasks(machine, rest) >= tasks:
+        for job in sorted(jobs, key=lambda job: (-running[job].work_lost(now), job)):
+            rest = tuple(other for other in leaving if other != job)
+            if self._tasks(usage, rest) >= tasks:
                 leaving.remove(job)
         return tuple(leaving)
 
-    def _tasks(self, machine: NodeUsage, without: tuple[JobId, ...]) -> int:
-        task = task_need(self._job.shape, machine.kind)
+    def _tasks(self, usage: NodeUsage, without: tuple[JobId, ...]) -> int:
+        task = task_need(self._job.shape, usage.kind)
         assert task is not None
-        return task.count_in(machine.room_at(self._cluster.now, frozenset(without)))
+        return task.count_in(usage.room_at(self._cluster.now, frozenset(without)))
 
     def _carry_out(
-        self, victims: tuple[JobId, ...], here: list[tuple[int, NodeId]]
+        self, victims: tuple[JobId, ...], tasks_by_node: list[tuple[int, NodeId]]
     ) -> tuple[JobMove, ...] | None:
-        """Start the job where room was made and move everybody; nothing if one has no place."""
+        """Start the job and move all victims; None, with no change, if one has no new place."""
         cluster, job = self._cluster, self._job
         before = [cluster.remove_running(victim) for victim in victims]
-        spot = NodePlacement(self._type, pack_tasks(here, job.shape.tasks))
+        spot = NodePlacement(self._type, pack_tasks(tasks_by_node, job.shape.tasks))
         cluster.withdraw(job.id)
-        cluster.add_running(_begun(cluster, job, spot))
-        moved = _moved(cluster, before)
-        if moved is None:
+        cluster.add_running(_start(cluster, job, spot))
+        moves = _place_again(cluster, before)
+        if moves is None:
             cluster.remove_running(job.id)
             cluster.enqueue(job)
-            for one in before:
-                cluster.add_running(one)
-        return moved
+            for running in before:
+                cluster.add_running(running)
+        return moves
 
 
-def _begun(cluster: Cluster, job: Job, spot: NodePlacement) -> RunningJob:
-    """A job that starts now in a place that is free."""
-    taken: tuple[Piece, ...] = choose_pieces(cluster, job.shape, spot, cluster.now)
+def _start(cluster: Cluster, job: Job, spot: NodePlacement) -> RunningJob:
+    """A job that starts now in a free place."""
+    pieces: tuple[Piece, ...] = choose_pieces(cluster, job.shape, spot, cluster.now)
     now = cluster.now
-    return RunningJob(job=job, gpu_type=spot.gpu_type, pieces=taken, started_at=now, saved_at=now)
+    return RunningJob(job=job, gpu_type=spot.gpu_type, pieces=pieces, started_at=now, saved_at=now)
 
 
-def _moved(cluster: Cluster, before: list[RunningJob]) -> tuple[JobMove, ...] | None:
-    """Place jobs anew, the largest first; none of them if one has no place."""
+def _place_again(cluster: Cluster, before: list[RunningJob]) -> tuple[JobMove, ...] | None:
+    """Place removed jobs again, the largest first; None, with no change, if one has no place."""
     moves: list[JobMove] = []
-    for one in sorted(before, key=lambda one: (-one.job.shape.milli_gpus, one.job.id)):
-        job = replace(one.job, run_max=max(one.ends_by - cluster.now, 1))
-        spot = find_placement(cluster, NodeClaims(cluster), job.shape, (one.gpu_type,), NEVER)
+    by_size = sorted(before, key=lambda running: (-running.job.shape.milli_gpus, running.job.id))
+    for running in by_size:
+        job = replace(running.job, run_max=max(running.ends_by - cluster.now, 1))
+        spot = find_placement(cluster, NodeClaims(cluster), job.shape, (running.gpu_type,), NEVER)
         if spot is None:
             for move in moves:
                 cluster.remove_running(move.job)
             return None
-        cluster.add_running(_begun(cluster, job, spot))
+        cluster.add_running(_start(cluster, job, spot))
         moves.append(
             JobMove(
                 job=job.id,
-                from_nodes=tuple(piece.node for piece in one.pieces),
+                path=job.path,
+                gpu_type=running.gpu_type,
+                milli_gpus=job.shape.milli_gpus,
+                from_nodes=tuple(piece.node for piece in running.pieces),
                 to_nodes=tuple(node for node, _ in spot.nodes),
-                lost=one.work_lost(cluster.now),
+                makes_checkpoint=bool(job.checkpoint_every),
+                lost=running.work_lost(cluster.now),
             )
         )
     return tuple(moves)
 
 
-def _cleared(cluster: Cluster, machine: NodeUsage, lost_max: Micros) -> MovePlan | None:
-    """Move all that runs on a node into gaps of others, so that one node more is empty."""
-    node = machine.node
-    jobs = [_movable(cluster, job) for job in sorted(machine.allocations)]
-    before = [job for job in jobs if job is not None]
-    lost = sum(one.work_lost(cluster.now) for one in before)
-    fixed = node.state is not NodeState.READY or len(before) < len(jobs)
+def _clear_node(cluster: Cluster, usage: NodeUsage, lost_max: Micros) -> MovePlan | None:
+    """Move all jobs of a node into gaps of others, so that one more node is empty."""
+    node = usage.node
+    movable = [_movable(cluster, job) for job in sorted(usage.allocations)]
+    before = [running for running in movable if running is not None]
+    lost = sum(running.work_lost(cluster.now) for running in before)
+    fixed = node.state is not NodeState.READY or len(before) < len(movable)
     if fixed or not before or lost > lost_max:
         return None
-    empty = _empty(cluster)
-    for one in before:
-        cluster.remove_running(one.job.id)
+    empty = _count_empty_nodes(cluster)
+    for running in before:
+        cluster.remove_running(running.job.id)
     cluster.add_node(replace(node, state=NodeState.DRAINING))
-    moves = _moved(cluster, before)
+    moves = _place_again(cluster, before)
     cluster.add_node(node)
-    if moves is not None and _empty(cluster) <= empty:
+    if moves is not None and _count_empty_nodes(cluster) <= empty:
         for move in moves:
             cluster.remove_running(move.job)
         moves = None
     if moves is None:
-        for one in before:
-            cluster.add_running(one)
+        for running in before:
+            cluster.add_running(running)
         return None
-    return MovePlan(job=None, nodes=(node.id,), moves=moves, lost=lost, gain=0, sooner=0)
+    return MovePlan(
+        job=None,
+        path=(),
+        gpu_type=node.gpu_type,
+        nodes=(node.id,),
+        milli_gpus=node.gpus * MILLI,
+        moves=moves,
+        lost=lost,
+        gain=0,
+        sooner=0,
+    )
 
 
-def _empty(cluster: Cluster) -> int:
-    """How many nodes nothing runs on."""
-    return sum(not machine.allocations for machine in cluster.nodes.by_id.values())
+def _count_empty_nodes(cluster: Cluster) -> int:
+    return sum(not usage.allocations for usage in cluster.nodes.by_id.values())
