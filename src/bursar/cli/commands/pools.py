@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bursar.cli.api_command import MISSING, ApiCall, Key, Output, connect
+from bursar.cli.api_command import ApiCall, Key, Output, amount_parser, connect
 from bursar.cli.commands.prio import account_name
 from bursar.cli.lazy_groups import FastHelpGroup
 from bursar.cli.output import Format, format_value, render_table
@@ -143,7 +143,7 @@ def advice(
         typer.Option(
             "--lost-max",
             metavar="AMOUNT",
-            parser=MISSING,
+            parser=amount_parser,
             help="Maximum credits of lost work per emptied node. Default: 1.",
         ),
     ] = None,

@@ -1,18 +1,18 @@
-"""How many nodes to order or to drain: advice, with what it costs and what it buys.
+"""Advises how many nodes to order or to drain, with costs and benefits.
 
-Ordering. Jobs that would start later than a new node could be there are late. For each kind of node
-on offer, and for as many nodes as the first late job, the first two, the first three ... need, the
-nodes are put on order for a moment and the queue is forecast again. What is bought is the time by
-which jobs start sooner, at the price of the GPUs they wait for; what is paid is the nodes' price
-for as long as they are kept at least. The order with the largest gain above its cost is advised.
+Ordering. A job is late if it would start after a new node could be ready. For each kind of node on
+offer, and for as many nodes as the first late job, the first two, the first three ... need, the
+nodes are put on order temporarily and the queue is forecast again. The benefit is the time by which
+jobs start sooner, at the price of their GPUs; the cost is the price of the nodes for the shortest
+time that they are kept. The order with the largest benefit above its cost is advised.
 
-Draining. A node may go if it could be ordered again, is used by little, has been so for some time,
-and everybody in turn would start as soon without it. The emptiest goes first. A node on which GPUs
-are kept for a job, or on which a job in turn has its future place, stays.
+Draining. A node may go if it could be ordered again, is little used, has been so for some time, and
+no job would start later without it. The emptiest goes first. A node with earmarked GPUs or a
+planned start stays.
 
-No flapping: nodes on order count as capacity with a date, so what was ordered is not ordered again;
-nodes are kept longer than it takes to miss them; nothing is drained while nodes of its type are on
-order or advised; and an order must pay for keeping its nodes, while a drain must delay nobody.
+No flapping: nodes on order count as capacity with a date, so they are not ordered again; nodes are
+kept longer than it takes to miss them; no node is drained while nodes of its type are on order or
+advised; an order must pay for keeping its nodes, while a drain must delay no job.
 """
 
 from collections.abc import Iterator, Mapping
@@ -137,7 +137,7 @@ def _best_order(
     paying = [order for order in tried if order.gain > order.cost]
     return min(
         paying,
-        key=lambda one: (one.cost - one.gain, one.cost, one.offer.node.id),
+        key=lambda order: (order.cost - order.gain, order.cost, order.offer.node.id),
         default=None,
     )
 
@@ -237,10 +237,10 @@ def _drains(
     able: list[NodeUsage],
 ) -> tuple[DrainAdvice, ...]:
     """Nodes that may go, the emptiest first; each is tried together with those before it."""
-    found: list[DrainAdvice] = []
+    drains: list[DrainAdvice] = []
     gone: list[Node] = []
-    for machine in sorted(able, key=lambda one: (_used(one), one.node.id)):
-        if len(found) == scaling.drains:
+    for machine in sorted(able, key=lambda usage: (_used(usage), usage.node.id)):
+        if len(drains) == scaling.drains:
             break
         node = machine.node
         cluster.add_node(replace(node, state=NodeState.DRAINING))
@@ -249,14 +249,14 @@ def _drains(
         if enough and _dates(forecast(cluster)) == _dates(before):
             gone.append(node)
             price, since = prices[node.id], quiet[node.id]
-            found.append(
+            drains.append(
                 DrainAdvice(node=node.id, saves=price, used=_used(machine), quiet_since=since)
             )
         else:
             cluster.add_node(node)
     for node in gone:
         cluster.add_node(node)
-    return tuple(found)
+    return tuple(drains)
 
 
 def _may_go(
@@ -267,25 +267,25 @@ def _may_go(
     claims: NodeClaims,
     order: OrderAdvice | None,
 ) -> list[NodeUsage]:
-    """Nodes that could be had again, have been quiet long enough, and that nobody waits for."""
+    """Nodes that could be ordered again, were quiet long enough, and that no job needs."""
     growing = {cluster.nodes.by_id[node].node.gpu_type for _, node in cluster.nodes.on_order}
     if order is not None:
         growing.add(order.offer.node.gpu_type)
-    kept = {piece.node for mark in cluster.earmarks.values() for piece in mark.pieces}
+    earmarked = {piece.node for mark in cluster.earmarks.values() for piece in mark.pieces}
     return [
         machine
         for node, since in quiet.items()
         if node in prices
         and (machine := cluster.nodes.by_id[node]).node.gpu_type not in growing
         and cluster.now - since >= scaling.quiet
-        and node not in kept
+        and node not in earmarked
         and node not in claims.by_node
     ]
 
 
-def _dates(found: Forecast) -> dict[JobId, Instant | None]:
-    """When everybody starts, wherever."""
-    return {job: None if reserved is None else reserved.at for job, reserved in found.items()}
+def _dates(starts: Forecast) -> dict[JobId, Instant | None]:
+    """When each job starts, on whichever nodes."""
+    return {job: None if reserved is None else reserved.at for job, reserved in starts.items()}
 
 
 def _spare(cluster: Cluster, gpu_type: str) -> int:

@@ -1,6 +1,6 @@
-"""What admission knows of a pool: what waits and runs, what could fit, how long one would wait.
+"""Measures the load of a pool for admission: waiting and running jobs, capacity, expected waits.
 
-The pool's scheduler makes a `Load` now and then; whoever lets jobs in needs nothing else of it.
+The pool's scheduler measures a `PoolLoad` from time to time. Admission needs nothing else.
 """
 
 from bisect import bisect_right
@@ -16,15 +16,15 @@ from bursar.core.scheduling.model.jobs import Job, Path, Shape, task_need
 from bursar.core.scheduling.model.nodes import MILLI, Level, NodeKind, NodeRoom
 from bursar.core.value import value
 
-UNKNOWN_WAIT: Final = 2**53  # microseconds or milli-GPUs: no end in sight
+UNKNOWN_WAIT: Final = 2**53  # microseconds
 
 
 class OrgBacklog(NamedTuple):
-    """What waits of one org."""
+    """The waiting jobs of one org."""
 
     weight: int
     jobs: int
-    work: int  # milli-GPU-microseconds, as is likely
+    work: int  # likely milli-GPU-microseconds
 
     def work_per_weight(self) -> int:
         """Work for each unit of weight."""
@@ -32,24 +32,24 @@ class OrgBacklog(NamedTuple):
 
 
 class Site(NamedTuple):
-    """Nodes alike that stand together."""
+    """Equal nodes in one place."""
 
     kind: NodeKind
     rack: str
-    island: str  # "" if each is one of its own
+    island: str  # "" if each node is an island of its own
     nodes: int
 
 
 @value
 class TierQueue:
-    """What waits in a tier, so that the wait of any of its orgs is found by two binary searches.
+    """The waiting jobs of a tier, in a form that gives the wait of each org by binary search.
 
-    Orgs of a tier take turns by weight. So before a new job of an org runs all that waits of its
-    own, and of every other org as much by weight, if it has so much: by the tier's part of the
-    pool, that is how long it waits. What one org has waiting delays itself, and others little.
+    Orgs of a tier take turns by weight. So a new job of an org waits for all earlier jobs of that
+    org, and for as much work by weight of every other org, if it has so much. Divided by the tier's
+    part of the pool, this is its wait. A long queue delays mostly its own org.
     """
 
-    milli_gpus: int  # that the tier has when all tiers take theirs
+    milli_gpus: int  # of the tier when all tiers use their parts
     jobs: int
     depths: tuple[int, ...]  # work by weight of each org, ascending
     works: tuple[int, ...]  # of the first so many orgs together
@@ -57,14 +57,14 @@ class TierQueue:
 
     @classmethod
     def from_backlogs(cls, milli_gpus: int, orgs: list[OrgBacklog]) -> "TierQueue":
-        """The line of these orgs."""
+        """The queue of these orgs."""
         order = sorted(orgs, key=OrgBacklog.work_per_weight)
         return cls(
             milli_gpus=milli_gpus,
-            jobs=sum(one.jobs for one in order),
+            jobs=sum(org.jobs for org in order),
             depths=tuple(map(OrgBacklog.work_per_weight, order)),
-            works=tuple(accumulate((one.work for one in order), initial=0)),
-            weights=tuple(accumulate((one.weight for one in order), initial=0)),
+            works=tuple(accumulate((org.work for org in order), initial=0)),
+            weights=tuple(accumulate((org.weight for org in order), initial=0)),
         )
 
     def wait(self, own: OrgBacklog) -> int:
@@ -75,9 +75,9 @@ class TierQueue:
         return min(ahead // self.milli_gpus, UNKNOWN_WAIT) if self.milli_gpus else UNKNOWN_WAIT
 
     def usual_wait(self) -> int:
-        """How long the org in the middle waits, one that has nothing waiting counted as well.
+        """The wait of the median org, counting one org without waiting jobs.
 
-        One org that floods a tier does not move it; when most wait long, it is long.
+        One org that floods a tier does not change it; when most orgs wait long, it is long.
         """
         middle = len(self.depths) // 2
         if not middle:
@@ -89,32 +89,32 @@ class TierQueue:
 
 @value
 class PoolLoad:
-    """What admission knows of a pool: made by its scheduler now and then."""
+    """What admission knows of a pool."""
 
     at: Instant
-    gpus: int  # those on order too, and those of nodes that cannot be used now
-    sites: tuple[Site, ...]  # of nodes that can be used or are on order
-    away: tuple[Site, ...]  # of nodes that are there and cannot be used now
+    gpus: int  # including those on order and those of nodes that are not ready
+    sites: tuple[Site, ...]  # of nodes that are usable or on order
+    away: tuple[Site, ...]  # of nodes that are not ready
     orgs: Mapping[Path, OrgBacklog]  # by tier and org
-    tier_queues: Mapping[str, TierQueue]  # of tiers in which something waits
+    tier_queues: Mapping[str, TierQueue]  # of tiers with waiting jobs
     free: int  # milli-GPUs
     running: int  # milli-GPUs
-    remaining: int  # milli-GPU-microseconds that what runs still takes, as is likely
+    remaining: int  # likely milli-GPU-microseconds of running jobs
 
 
 def measure_load(cluster: Cluster, now: Instant) -> PoolLoad:
-    """A pool as admission sees it."""
+    """Measure a pool for admission."""
     cluster.advance_to(now)
     orgs = _orgs(cluster)
     waiting = {org[0] for org in orgs}
-    busy = {one.job.path[0] for one in cluster.running.values()}
+    busy = {running_job.job.path[0] for running_job in cluster.running.values()}
     ready = sum(cluster.nodes.gpus.values())
     parts = _tier_parts(cluster, ready, {*waiting, *busy})
     sites, away = _sites(cluster, usable=True), _sites(cluster, usable=False)
-    running = sum(one.job.shape.milli_gpus for one in cluster.running.values())
+    running = sum(running_job.job.shape.milli_gpus for running_job in cluster.running.values())
     left = sum(
-        one.job.shape.milli_gpus * max((one.ends_by - now) // 2, 0)
-        for one in cluster.running.values()
+        running_job.job.shape.milli_gpus * max((running_job.ends_by - now) // 2, 0)
+        for running_job in cluster.running.values()
     )
     return PoolLoad(
         at=now,
@@ -130,7 +130,7 @@ def measure_load(cluster: Cluster, now: Instant) -> PoolLoad:
 
 
 def _orgs(cluster: Cluster) -> dict[Path, OrgBacklog]:
-    """What waits of each org: counted as it comes and goes, but for the few that back off."""
+    """The backlog of each org, including the few jobs that back off."""
     counts = dict(cluster.backlog.waiting_by_org)
     for job in cluster.waiting_index.backing_off():
         jobs, work = counts.get(job.path[:2], (0, 0))
@@ -146,7 +146,7 @@ def _line(tier: str, milli_gpus: int, orgs: Mapping[Path, OrgBacklog]) -> TierQu
 
 
 def _sites(cluster: Cluster, *, usable: bool) -> tuple[Site, ...]:
-    """Nodes that can be used or will be, or that cannot, those alike and together counted."""
+    """Counts of usable nodes, including those on order, or of all others, by kind and place."""
     counts: dict[tuple[NodeKind, str, str], int] = {}
     for machine in cluster.nodes.by_id.values():
         node = machine.node
@@ -157,18 +157,18 @@ def _sites(cluster: Cluster, *, usable: bool) -> tuple[Site, ...]:
 
 
 def _tier_parts(cluster: Cluster, gpus: int, tiers: set[str]) -> dict[str, int]:
-    """Milli-GPUs of each of these tiers, if all of them take theirs and the others nothing.
+    """Milli-GPUs of each of these tiers if all of them use their parts and others use none.
 
-    One that the policy does not know is a place like any other, of weight one.
+    A tier that the policy does not have counts with weight one.
     """
-    places = {tier: cluster.tree.groups.find_group((tier,)) for tier in sorted(tiers)}
-    found = {tier: place for tier, place in places.items() if place is not None}
-    parts = divide_by_weight(gpus * MILLI, list(found.values()))
-    return dict(zip(found, parts, strict=True))
+    known = {tier: cluster.tree.groups.find_group((tier,)) for tier in sorted(tiers)}
+    groups = {tier: group for tier, group in known.items() if group is not None}
+    parts = divide_by_weight(gpus * MILLI, list(groups.values()))
+    return dict(zip(groups, parts, strict=True))
 
 
 def tasks_if_empty(sites: tuple[Site, ...], shape: Shape, gpu_type: str) -> int:
-    """How many tasks of a shape would lie together on GPUs of a type if nothing else ran."""
+    """How many tasks of a shape would fit together on GPUs of a type if nothing else ran."""
     sums: dict[tuple[str, ...], int] = {}
     for kind, rack, island, nodes in sites:
         task = task_need(shape, kind) if kind.gpu_type == gpu_type else None
@@ -187,8 +187,9 @@ def tasks_if_empty(sites: tuple[Site, ...], shape: Shape, gpu_type: str) -> int:
 def predicted_wait(load: PoolLoad, job: Job) -> int:
     """How long one more job of its org would wait, in microseconds.
 
-    Behind what waits (see `Line`); if nothing is ahead, until GPUs are free: those that run end
-    evenly over twice the mean of what they have left. If nothing runs, nobody knows when.
+    It waits behind its backlog (see `TierQueue`); if there is none, until GPUs are free: running
+    jobs are assumed to end evenly over twice their mean remaining time. If none run, the wait is
+    unknown.
     """
     line, own = load.tier_queues.get(job.path[0]), load.orgs.get(job.path[:2])
     if line is not None and own is not None:
