@@ -85,7 +85,7 @@ SharePath = Annotated[
 class ExplanationFact(WireModel):
     """A code with its figures. The name of a figure ends in its unit."""
 
-    code: str
+    code: Annotated[str, Field(description="A stable code.")]
     figures: Annotated[dict[str, int | str], Field(description="The figures of the code.")]
 
     @classmethod
