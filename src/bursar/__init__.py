@@ -1,7 +1,6 @@
-"""Credit ledgers to import into any program; the service behind them is never imported here.
+"""Credit ledgers for any program. The service is not imported.
 
-The library itself is imported when something of it is asked for: the command line, which begins
-here as well, needs none of it to answer.
+The library is imported on first use, because the command line starts here too and does not need it.
 """
 
 from importlib import import_module
@@ -29,10 +28,10 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-if not TYPE_CHECKING:  # a type checker would take every name for one of ours
+if not TYPE_CHECKING:  # otherwise a type checker would accept every name
 
     def __getattr__(name: str) -> object:
-        """Something of the library, the first time that it is asked for."""
+        """Import a name of the library on first use."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = globals()[name] = getattr(import_module("bursar.library"), name)

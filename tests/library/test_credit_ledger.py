@@ -61,7 +61,7 @@ def test_refused_spend_takes_nothing() -> None:
     ledger = CreditLedger()
     ledger.add_credits(10, expiry_time=5)
 
-    with pytest.raises(InsufficientCredits, match="11 credits asked, 10 available") as refused:
+    with pytest.raises(InsufficientCredits, match="11 credits requested, 10 available") as refused:
         ledger.consume_credits(11, current_time=5)
 
     assert (11, 10) == (refused.value.requested, refused.value.available)
@@ -167,7 +167,7 @@ def test_commit_beyond_the_rest_of_a_reservation_is_refused() -> None:
     ledger.add_credits(10, 20, user="alice")
     held = reserved(ledger, 6, 5)
 
-    with pytest.raises(InsufficientCredits, match="7 credits asked, 6 available"):
+    with pytest.raises(InsufficientCredits, match="7 credits requested, 6 available"):
         ledger.commit(held.id, 7, request_id="c")
     with pytest.raises(InsufficientCredits):
         ledger.refund(held.id, 7, request_id="c")

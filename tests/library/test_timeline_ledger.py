@@ -20,7 +20,7 @@ def test_the_example_of_the_documentation() -> None:
     ledger.add_credits(10, start_time=0, expiry_time=20)
     ledger.consume_credits(8, at=15)
 
-    with pytest.raises(InsufficientCredits, match="5 credits asked, 2 available"):
+    with pytest.raises(InsufficientCredits, match="5 credits requested, 2 available"):
         ledger.consume_credits(5, at=10)
 
     ledger.add_credits(5, start_time=5, expiry_time=12)

@@ -28,7 +28,7 @@ _NUMBER_SUFFIXES: Final = (
 _TIME_NAMES: Final = frozenset(
     {"at", "from", "to", "now", "earliest", "latest", "period_start", "period_end"}
 )
-_LABELS: Final = {"gpu_ms": "gpu hours", "run_ms_total": "run total"}
+_LABELS: Final = {"likely_micros": "expected", "gpu_ms": "gpu hours", "run_ms_total": "run total"}
 
 Row = Mapping[str, Any]
 Rows = Callable[[Any], list[Row]]

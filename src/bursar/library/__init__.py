@@ -1,4 +1,4 @@
-"""Ledgers to import into any program: no server, no database, the standard library alone."""
+"""In-process ledgers. They need no server or database, and only the standard library."""
 
 from bursar.core.clocks import VectorClock
 from bursar.library._checks import InsufficientCredits

@@ -1,7 +1,7 @@
-"""What the library accepts as an amount and as a time, and how it says no.
+"""Exceptions for invalid amounts and times.
 
-Each public method makes the cheap test itself, because a call costs more than the test, and
-comes here only to say what is wrong.
+Each public method makes the cheap check itself, because a call would cost more than the check, and
+calls these functions only to build the exception.
 """
 
 from typing import Final
@@ -10,9 +10,9 @@ MAX_TIME: Final = 2**63 - 1
 
 
 class InsufficientCredits(Exception):
-    """There is less to spend than was asked for; nothing was taken.
+    """Fewer credits are available than requested; nothing was taken.
 
-    Not a ValueError: the call was right, and may succeed at another time.
+    Not a ValueError: the call is valid and may succeed later.
     """
 
     def __init__(self, requested: int, available: int) -> None:
@@ -21,18 +21,18 @@ class InsufficientCredits(Exception):
         self.available = available
 
     def __str__(self) -> str:
-        return f"{self.requested} credits asked, {self.available} available"
+        return f"{self.requested} credits requested, {self.available} available"
 
 
 def bad_amount(name: str, amount: object) -> Exception:
-    """The exception for something that is no whole number from 1 on."""
+    """The exception for an amount that is not an int of at least 1."""
     if type(amount) is not int:
         return TypeError(f"{name} must be an int, not {type(amount).__name__}")
     return ValueError(f"{name} must be at least 1, not {amount}")
 
 
 def bad_time(name: str, time: object) -> Exception:
-    """The exception for something that is no whole number from 0 to 2^63 - 1."""
+    """The exception for a time that is not an int from 0 to 2^63 - 1."""
     if type(time) is not int:
         return TypeError(f"{name} must be an int, not {type(time).__name__}")
     return ValueError(f"{name} must be from 0 to 2**63 - 1, not {time}")

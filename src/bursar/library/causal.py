@@ -27,8 +27,8 @@ that its packs do not cover in full is rejected and takes nothing. News can chan
 ways. It is final once every region is known to have passed the use: then all events still
 unknown come after it in the order, because clocks of a region never go back.
 
-Roads not taken. Rejecting for good what looks uncovered at home: regions would disagree for ever.
-Ordering concurrent uses by wall clock: fairer to look at, but clocks lie, and a fast one would win.
+Alternatives. If a region rejected a use for good by its own knowledge, regions would disagree for
+ever. If concurrent uses were ordered by wall clock, a clock that is fast would win.
 """
 
 from bisect import bisect_left, insort
@@ -170,7 +170,7 @@ class CausalLedger:
             self._pass(at)
 
     def merge(self, other: "CausalLedger") -> None:
-        """Learn all that another replica knows; it does not change itself."""
+        """Add all events of another replica, which does not change."""
         if not isinstance(other, CausalLedger):
             raise TypeError(f"other must be a CausalLedger, not {type(other).__name__}")
         if other.regions != self.regions:
@@ -199,7 +199,7 @@ class CausalLedger:
             if region not in self._passed:
                 raise ValueError(f"{name} names the unknown region {region}")
 
-    # What follows is called with the lock held, but for the checks above.
+    # The methods below are called with the lock held.
 
     def _make(self, amount: int, at: VectorClock, expires: VectorClock | None) -> EventId:
         with self._lock:

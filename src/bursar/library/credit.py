@@ -1,26 +1,25 @@
 """Credits that expire, for use inside one process: earliest expiry first, no server needed.
 
-The problem. Credits are bought in packs, each with a last instant of validity; a user who spends
-wants those to go first that would be lost first. The classic exercise, with a few things a real
-program needs: several users, reservations that are asked for again after a lost answer, many
-threads, a list of who has most.
+The problem. Credits are bought in packs, each with an expiry; spending should use the pack first
+that expires first. This is the classic exercise, with what a real program needs: several users,
+reservations with idempotent retries, threads, and a ranking of balances.
 
     ledger = CreditLedger()
     ledger.add_credits(10, expiry_time=30)
     ledger.add_credits(20, expiry_time=50)
-    ledger.consume_credits(15, current_time=20)   # 10 of those that end at 30, 5 of the others
+    ledger.consume_credits(15, current_time=20)   # 10 that expire at 30, 5 of the others
     ledger.get_balance(current_time=40)           # 15
 
-A pack is valid at t when `expiry_time >= t`: the end is included. (The service says valid while
-`t < expires_at`; a library expiry e is a service expiry e + 1.)
+A pack is valid at t if `expiry_time >= t`: the end is included. (In the service a grant is valid
+while `t < expires_at`; a library expiry e is a service expiry e + 1.)
 
-How. Per user a dict from expiry to credits and the distinct expiries in an `Ordered`, the same
-structure that keeps spend order in the core. Packs with one expiry are one entry, so a million
-small packs that end at midnight cost what one does. What has expired is dropped when its user is
-looked at next: each pack is touched once on its way in and once on its way out.
+How. Each user has a dict from expiry to credits, and the distinct expiries in a `SortedSet`, the
+structure that the core uses for spend order. Packs with the same expiry are one entry, so a million
+small packs that expire at midnight cost as much as one. Expired packs are dropped at the user's
+next call, so each pack is touched once when added and once when dropped.
 
-Roads not taken. A heap of packs is a little faster and cannot give credits back to the pack they
-came from, nor join equal expiries. Summing the packs at each question is simplest, and slow.
+Alternatives. A heap of packs is a little faster, but cannot refund credits to their pack or join
+equal expiries. Summing the packs on each call is simpler, and slow.
 """
 
 from dataclasses import dataclass
@@ -58,7 +57,7 @@ class _Account:
         self.alarm: tuple[int, str] | None = None  # its key among the coming expiries
 
     def drop_expired(self, now: int) -> None:
-        """Forget what is no longer valid at `now`. The boundary is here: an end is included."""
+        """Drop packs that are no longer valid at `now`. A pack is still valid at its expiry."""
         order, packs = self.order, self.packs
         first = order.first()
         while first is not None and first < now:
@@ -77,7 +76,7 @@ class _Account:
         self.total += amount
 
     def take(self, amount: int) -> list[tuple[int, int]]:
-        """Spend from the front; the caller has seen that `total` is enough."""
+        """Spend the earliest expiries first; the caller has checked that `total` is enough."""
         order, packs = self.order, self.packs
         self.total -= amount
         draws = []
@@ -301,10 +300,10 @@ class CreditLedger:
             best = zip(range(k), self._ranking, strict=False)
             return [(user, -minus_balance) for _, (minus_balance, user) in best]
 
-    # What follows is called with the lock held.
+    # The methods below are called with the lock held.
 
     def _advance(self, current_time: int) -> None:
-        """Note the time, which must not go back."""
+        """Set the latest time; ValueError if it would go back."""
         if current_time < self._now:
             raise ValueError(
                 f"current_time {current_time} is before {self._now}, the latest time seen;"
@@ -313,7 +312,7 @@ class CreditLedger:
         self._now = current_time
 
     def _touch(self, account: _Account) -> None:
-        """Remember that the account's rank may be wrong."""
+        """Mark the account's rank as out of date."""
         if not account.touched:
             account.touched = True
             self._touched.append(account)
@@ -347,7 +346,7 @@ class CreditLedger:
         )
 
     def _first_answer(self, request_id: str, arguments: _Arguments) -> Reservation | int | None:
-        """What this request was answered before, if it was this request."""
+        """The first answer to this request; ValueError if its arguments differ."""
         before, answer = self._answers[request_id]
         for (field, new), (_, old) in zip(arguments, before, strict=True):
             if new != old:
@@ -358,7 +357,7 @@ class CreditLedger:
         return answer
 
     def _part(self, reservation_id: int, amount: int | None) -> tuple[int, list[tuple[int, int]]]:
-        """How much of a reservation is meant, and its draws."""
+        """The requested part of a reservation, and its draws."""
         opened = self._open.get(reservation_id)
         if opened is None:
             raise LookupError(f"no reservation {reservation_id}")
@@ -369,7 +368,7 @@ class CreditLedger:
         return amount, opened.draws
 
     def _rank_again(self) -> None:
-        """Bring the ranking up to date: who was touched, and whose credits have expired."""
+        """Update the ranking of accounts that changed or whose credits expired."""
         alarms, accounts = self._alarms, self._accounts
         alarm = alarms.first()
         while alarm is not None and alarm[0] < self._now:
@@ -403,7 +402,7 @@ class CreditLedger:
 
 
 def _empty_account(user: str) -> _Account:
-    """The account of a user who was never given anything: empty, and not remembered."""
+    """An empty account for an unknown user; it is not stored."""
     _check_text("user", user)
     return _Account(user)
 

@@ -38,7 +38,7 @@ everything never lapse, so changes pass unseen. States are kept at distances in 
 their size, so memory stays in proportion to the number of events. At the end of time stands the
 tail, the state after the last event: what comes in order is applied to it at once.
 
-Roads not taken. Checkpoints and replay until the states agree again: simple, but where packs live
+Alternatives. Checkpoints and replay until the states agree again: simple, but where packs live
 long they never agree. A tree of matchings as for dynamic convex bipartite graphs (Brodal and
 others, 2007) bounds a change of one unit by O(log^2 n); packs of many units break that bound, and
 for short-lived packs its many small steps promised to be slower than a block's replay.

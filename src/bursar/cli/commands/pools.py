@@ -22,7 +22,7 @@ app.add_typer(policy, name="policy")
 COLUMNS: Final = ("pool", "gpu_type", "gpus", "free_gpus", "nodes", "queued", "running")
 POOL_FIGURES: Final = ("nodes", "queued", "running")  # of a pool, not of one type
 POLICY_COLUMNS: Final = (
-    *("of", "weight", "floor", "ceiling", "jobs_max", "start_target", "ages_after"),
+    *("name", "weight", "floor", "ceiling", "jobs_max", "start_target", "ages_after"),
     *("queue_max", "rate_per_minute", "preempts"),
 )
 ADVICE_COLUMNS: Final = (
@@ -112,7 +112,6 @@ def _build_policy_rows(body: Any) -> list[dict[str, Any]]:
     tiers = [
         {
             **tier,
-            "of": tier["name"],
             "floor": f"{tier['floor_ppm'] / 10_000:g}%",
             "ceiling": f"{tier['ceiling_ppm'] / 10_000:g}%",
             "preempts": ", ".join(tier["preempts"]),
@@ -122,7 +121,7 @@ def _build_policy_rows(body: Any) -> list[dict[str, Any]]:
     shares = [
         {
             **share,
-            "of": path,
+            "name": path,
             "floor": _format_gpus(share["floor"]),
             "ceiling": _format_gpus(share["ceiling"]),
         }
