@@ -1,7 +1,7 @@
 """Deciding on a part of the books (D2): the same answer, and only what was asked for is loaded."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from bursar.core.ids import AccountId, GrantId, HoldId, UserId
 from bursar.core.instant import DAY
@@ -19,8 +19,11 @@ from tests.support.strategies import History, histories
 pytestmark = pytest.mark.property
 
 T0 = 1_770_000_000_000_000
+# Each step is decided once for each row that it loads, so that 200 histories take a while.
+FEWER = settings(max_examples=settings().max_examples * 2 // 5)
 
 
+@FEWER
 @given(histories())
 def test_a_part_decides_as_the_whole_does(history: History) -> None:
     """`decide` on partly loaded books gives the same events or the same refusal (D2)."""
@@ -35,6 +38,7 @@ def test_a_part_decides_as_the_whole_does(history: History) -> None:
                 evolve(whole, event)
 
 
+@FEWER
 @given(histories())
 def test_a_part_goes_on_from_what_it_decided(history: History) -> None:
     """A part that evolves by its own decisions goes on deciding as the whole does (D2, D3).
