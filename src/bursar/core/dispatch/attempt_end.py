@@ -172,7 +172,7 @@ def _why_ended(work: PoolTransaction, lease: Lease) -> Why:
         return Why.CANCELLED
     if Exit.FAILED in exits and Exit.GONE not in exits:
         return Why.FAILED
-    # Who was asked because another process had ended was not asked by anybody.
+    # A stop because another process of the gang ended is no stop request of org or leader.
     asked = None if lease.stop_reason in (Why.FAILED, Why.LOST) else lease.stop_reason
     last = max(part.until for part in lease.parts)
     if _is_at_limit(lease) or last >= job_of(work, lease).hold_until:
@@ -264,7 +264,7 @@ def _price(job: PoolJob, lease: Lease, run_ms: int) -> Micros:
 def _pays(lease: Lease, end_class: EndClass) -> bool:
     """Whether a job pays for what an attempt lost: also who made room for its own org (M3).
 
-    What has finished lost nothing, whoever answers for it.
+    An attempt that has finished lost nothing.
     """
     own_room = end_class is EndClass.PREEMPTION and lease.why is Why.MADE_ROOM
     return is_job_responsible(end_class) or own_room or lease.why is Why.FINISHED
@@ -284,7 +284,7 @@ def _kept_ms(lease: Lease, *, pays: bool) -> int | None:
 
 
 def _exit_code(lease: Lease) -> int | None:
-    """Of the first process that ended badly, else 0; None if nobody knows."""
+    """Of the first process that ended badly, else 0; None if it is unknown."""
     codes = [part.exit_code for part in lease.parts]
     return next((code for code in codes if code), None if None in codes else 0)
 

@@ -2,15 +2,15 @@
 
 **The stream.** Whatever a leader's cluster was told, and whatever it decided, goes to the pool's
 audit stream, in the transaction that carries it out. A window begins with a snapshot of the cluster
-and goes on with its steps; whoever reads a window can decide all of it again (`decide_again`). A
+and goes on with its steps; a reader of a window can repeat all of its decisions (`decide_again`). A
 leader that made its memory anew, or took over from another, begins a window.
 
 Events have numbers without gaps. A leader says after which one its next follows: if another is
-there by then, somebody else has written, or the leader itself, and did not hear of it. Then its
+there by then, another leader has written, or this one, without an answer. Then its
 memory is not what the stream says, and it is denied like any stale leader.
 
 **At rest.** A pool in which nothing waits or runs need not be led. Its leader says so, and until
-when; whoever is next may lead it at once.
+when; the next leader may lead it at once.
 """
 
 from collections.abc import Iterator, Sequence

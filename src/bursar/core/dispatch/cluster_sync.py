@@ -209,7 +209,7 @@ class ClusterMirror:
         return True
 
     def _follow_earmark(self, job: PoolJob) -> bool:
-        """Others leave GPUs to a job: whoever decided it knows, whoever leads next has to."""
+        """Add the earmark of a job, which a former leader has decided."""
         earmark, cluster = job.earmark, self.cluster
         if earmark is None or earmark.job in cluster.earmarks:
             return False
@@ -248,7 +248,7 @@ def _node_now(machine: PoolNode, now: Instant) -> Node:
 def _expected_at(ready_at: Instant, now: Instant) -> Instant:
     """When a node on order will be there: the later it is, the later it is expected.
 
-    It lies behind the next look at all nodes: until then nobody takes it for there.
+    It lies behind the next scan of all nodes: until then the node does not count as ready.
     """
     late = 0
     while ready_at + late <= now + NODE_SCAN_INTERVAL:

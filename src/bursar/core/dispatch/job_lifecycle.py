@@ -25,7 +25,7 @@ class JobState(StrEnum):
     """How far a job has got."""
 
     QUEUED = "queued"  # waits for GPUs
-    STARTING = "starting"  # has a lease; nobody has reported its process yet
+    STARTING = "starting"  # has a lease; its node has not reported the process yet
     RUNNING = "running"
     STOPPING = "stopping"  # was asked to make a checkpoint and to end
     OUT_OF_CREDITS = "out_of_credits"  # waits for more credits

@@ -3,9 +3,9 @@
     asked ─ yes ─▶ coming ─ heard of ─▶ there ─ advised ─▶ draining ─ empty ─▶ removing ─▶ gone
       └──────────────┴─ refused, too late ┴─ silent, refused ────────────────────▲
 
-An order is written before anybody is asked for its node, and is over when somebody has said that
+An order is written before the provider is called, and is finished when the provider has said that
 the node was given back: whatever is lost between, the same is asked again under the same id. An
-order that came to nothing is given back, too: whoever said no, or nothing, may have meant yes.
+order that failed is given back, too: a provider that refused or did not reply may have a node.
 
 From when it is written to when it comes its node is on order: capacity with a date. Nothing starts
 on a node that is draining; it is given back when nothing runs there any more.
@@ -27,17 +27,17 @@ from bursar.core.scheduling.model.nodes import Node, NodeState
 from bursar.core.value import replace, value
 
 SILENCE_MAX: Final = 10 * MINUTE  # a node that is not heard of for so long is given back
-REPLY_WAIT: Final = MINUTE  # whoever is there has been heard of so long after somebody listens
+REPLY_WAIT: Final = MINUTE  # after a leader starts, ready nodes report within this time
 
 
 class OrderState(StrEnum):
     """How far an order has got."""
 
-    REQUESTED = "requested"  # nobody has said yes yet
+    REQUESTED = "requested"  # the provider has not confirmed it yet
     CONFIRMED = "confirmed"
     READY = "ready"
     DRAINING = "draining"  # leaves when nothing runs there
-    REMOVING = "removing"  # nobody has said yet that it was given back
+    REMOVING = "removing"  # the provider has not confirmed the removal yet
     GONE = "gone"
 
 
@@ -68,7 +68,7 @@ class NodeOrder:
     price: Micros  # of an hour
     ordered_at: Instant
     ready_by: Instant
-    give_up_at: Instant  # whoever has not come by then need not come
+    give_up_at: Instant  # a node that has not reported by then is given back
     state: OrderState = OrderState.REQUESTED
     removal_reason: RemovalReason | None = None
     arrived_at: Instant | None = None
@@ -157,7 +157,7 @@ def advance_orders(
 ) -> tuple[NodeOrder, ...] | Denied:
     """Take orders as far as they can go, by what was said of them; those that have changed.
 
-    `since` is from when on somebody has listened: nobody is given up for what was said before.
+    `since` is when the leader began to listen: silence before that does not count.
     """
     if epoch != work.epoch:
         return Denied.EPOCH_STALE
@@ -192,7 +192,7 @@ def _advance_order(
 def _advance_awaited(
     work: PoolTransaction, one: NodeOrder, said: ProviderReply | None, *, give_up: bool
 ) -> NodeOrder:
-    """An order whose node has not come: it does, somebody says no, or it is waited for no more."""
+    """Advance an order whose node has not reported: it reports, is refused, or is given up."""
     machine = work.machine(one.node.id)
     if machine is not None and machine.reported_at is not None:
         return replace(one, state=OrderState.READY, arrived_at=work.now)

@@ -23,7 +23,7 @@ margin after it has run out: by then the node has ended it, by its own clock.
 **A gang** has one lease with a part on each of its nodes. It ends when its last process has; the
 first that ends otherwise than well makes the others stop.
 
-**Leading.** Whoever leads has an epoch; a larger one has taken its place. Decisions compare it in
+**Leading.** A leader has an epoch; the next leader has a larger one. Decisions compare it in
 the transaction that writes them, so what a leader decides who was stopped for a while is refused.
 """
 
@@ -133,11 +133,11 @@ def _gpus(node: Node) -> tuple[str, int, int]:
 
 
 def lead(work: PoolTransaction, who: str, *, anyway: bool = True) -> int | None:
-    """Lead the pool for another term; the epoch, or None while somebody else does.
+    """Lead the pool for another term; the epoch, or None while another process leads it.
 
-    Nobody has to lead a pool that rests, unless for some reason of its own. Terms go by the clock:
+    A pool that rests needs no leader, unless the caller wants one anyway. Terms go by the clock:
     if that was ahead once, the pool's own time stands still until it has caught up, and a term that
-    ends later than a term can end is nobody's.
+    ends later than a term can end is void.
     """
     if work.now < work.leader_due_at and not anyway:
         return None
@@ -236,7 +236,7 @@ def _grow_hold(work: PoolTransaction, job: PoolJob, grew: HoldGrew) -> None:
 
 
 def _correct(work: PoolTransaction, job: PoolJob, said: Correct) -> None:
-    """Somebody else answers for the end of an attempt; its org has heard of it, so it is over."""
+    """Correct the cause of an attempt's end. The org knows of the end, so the job has finished."""
     lease = work.attempt(job.key, said.attempt)
     if lease is None or not job.is_finished:
         fail_invariant("this attempt cannot be corrected", job=job.key, attempt=said.attempt)
@@ -328,7 +328,7 @@ def _piece_denied(
 def preempt(work: PoolTransaction, epoch: int, key: JobKey, wanted_by: JobKey) -> Denied | None:
     """Ask a running job to make room for another; None if it is asked, or was before.
 
-    Nobody makes room for a job that does not wait for it any more.
+    A job that no longer waits preempts no other.
     """
     if epoch != work.epoch:
         return Denied.EPOCH_STALE
@@ -343,7 +343,7 @@ def preempt(work: PoolTransaction, epoch: int, key: JobKey, wanted_by: JobKey) -
 
 
 def set_earmark(work: PoolTransaction, epoch: int, mark: EarmarkGpus) -> Denied | None:
-    """Remember for whom others make room: whoever leads by then gives it the GPUs (S5)."""
+    """Store for which job others make room: the leader at that time gives it the GPUs (S5)."""
     if epoch != work.epoch:
         return Denied.EPOCH_STALE
     job = work.job(key_of_name(mark.job))
@@ -400,7 +400,7 @@ def carry_out(work: PoolTransaction, epoch: int, decisions: Iterable[Decision]) 
     return PlanOutcome(tuple(placed), tuple(asked), tuple(denied))
 
 
-# What nobody reports
+# Expiry
 
 
 def expire(work: PoolTransaction) -> int:

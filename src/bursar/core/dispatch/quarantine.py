@@ -5,7 +5,7 @@ different jobs and within a while, speak against the node. But programs fail for
 own: failures count only as long as nothing has run well there since, and if they are of one org
 alone only beside an attempt that was lost.
 
-Whoever sends broken jobs, or a service that was away, must not empty a pool. So at most a part of
+A user with broken jobs, or an outage of the service, must not empty a pool. So at most a part of
 the usable nodes of a type is in quarantine at a time, and never the last one.
 
 It ends by itself, or when an operator says that the node is ready.

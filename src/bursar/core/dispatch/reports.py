@@ -178,7 +178,7 @@ def _apply_reading(work: PoolTransaction, lease: Lease, part: LeasePart, told: R
 
 def _part_after(part: LeasePart, told: Reading, most: int, *, in_time: bool) -> LeasePart:
     """A part as its node says it is; the very same if there is nothing new, as mostly."""
-    if not in_time:  # whoever has no right any more can only be gone
+    if not in_time:  # without a lease, its process can only be gone
         return part if told.exit is None else replace(part, exit=Exit.GONE)
     saved_ms = max(min(told.saved_ms, most), part.saved_ms)
     run_ms_at_stop = told.run_ms_at_stop if part.run_ms_at_stop is None else part.run_ms_at_stop

@@ -250,7 +250,7 @@ Row: TypeAlias = PoolJob | Lease | PoolNode
 class Pool:
     """All that a pool keeps; changes when a `PoolTransaction` is kept, and never otherwise.
 
-    What is over may be left out, if whoever asks about it brings it in before (`take`).
+    Finished jobs and ended leases may be left out if a caller that needs them loads them before.
     """
 
     now: Instant = 0  # never goes back
@@ -343,7 +343,7 @@ class Pool:
     def forget_finished(self, but: Collection[JobKey] = ()) -> None:
         """Leave out the jobs that are over, and who has changed: everybody knows.
 
-        But for those that somebody is about to ask about.
+        Except for the jobs that waiting transactions are about.
         """
         for key in [one for one in self.finished if one not in but]:
             del self.jobs[key], self.finished[key]

@@ -1,11 +1,11 @@
 """The pools that a process serves: each kept, led or stood by for, and its post carried.
 
     a job is submitted ─▶ sent     ─▶ the post goes to its pool ─▶ changed ─▶ a round
-    a round            ─▶ leases   ─▶ ordered: whoever waits for news of a node is woken
+    a round            ─▶ leases   ─▶ ordered: requests that wait for news of a node wake up
     a node reports     ─▶ told     ─▶ the post goes to the orgs
 
 All of it follows at once, in this process. What another process has to do it finds by looking: each
-part looks now and then although nobody has called.
+part polls now and then, even without a call.
 
 A pool in which nothing waits or runs costs nothing but its line in that look: it is not led, and it
 has neither a thread nor a connection (`leader`, `pooled_lane`).
@@ -120,7 +120,7 @@ class Pools:
         self._connections.tidy()
 
     def _call(self, found: Standing, now: Instant) -> None:
-        """Let a pool that rests here be led if somebody has to, or else know what has changed."""
+        """Let a pool that rests here be led if it needs a leader, or else read what has changed."""
         if self._leading[found.id].rests:
             keeper = self._keepers[found.id]
             if found.leader_due_at <= now:
@@ -154,9 +154,9 @@ class Pools:
 
     @contextmanager
     def news(self, pool: PoolId, node: NodeId, call: Call) -> Iterator[NodeWaiter]:
-        """Let somebody be called, for as long as this lasts, when there are news for a node.
+        """Call back when there are news for a node, for as long as this lasts.
 
-        Whoever came before waits in vain: what it would be told is known by then.
+        An earlier waiter of the node is not called any more: a newer report has come.
         """
         waiting = NodeWaiter(call)
         with self._lock:
@@ -180,7 +180,7 @@ class Pools:
             one.call()
 
     def dismiss_waiters(self) -> None:
-        """The process is about to stop: nobody is to wait any more."""
+        """The process is about to stop: all waiting requests end."""
         with self._lock:
             self._leaving = True
             found = list(self._waiting.values())

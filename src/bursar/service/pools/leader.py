@@ -43,7 +43,7 @@ SAYS_SO_S: Final = 1.0  # between two words that it leads, or two tries to
 AGAIN_S: Final = 0.01  # after what was denied twice; once may be, if something came meanwhile
 EXPIRES_S: Final = 2.0  # between two looks for what has run out
 RESTS_AFTER_S: Final = 10.0  # in which nothing waited or ran
-WANTED_S: Final = 30.0  # that a leader stays for somebody who needs one
+WANTED_S: Final = 30.0  # that a leader stays for a caller that needs one
 NOTES_MOST: Final = 1_000  # that wait for the next decision
 NOTES_S: Final = 60.0  # that they wait
 
@@ -102,12 +102,12 @@ class PoolLeader:
 
     @property
     def epoch(self) -> int | None:
-        """With which it leads; None while another does, or nobody."""
+        """With which it leads; None while another process leads, or none."""
         return None if self.rests else self._epoch
 
     @property
     def rests(self) -> bool:
-        """Whether nobody is at work here."""
+        """Whether no thread is at work here."""
         return self._worker.is_resting
 
     def wake(self) -> None:
@@ -115,7 +115,7 @@ class PoolLeader:
         self._worker.wake()
 
     def want(self) -> None:
-        """Somebody needs a leader although nothing waits or runs; said again while that is so."""
+        """Lead although nothing waits or runs: a caller needs a leader, and repeats this."""
         self._wanted_until = time.monotonic() + WANTED_S
         if self.rests:
             self.wake()
@@ -164,7 +164,7 @@ class PoolLeader:
             asked.answer.set_exception(error)
 
     def _asked(self) -> Iterator[_Question]:
-        """What was asked and is still wanted to be known; whoever takes it has to answer."""
+        """What was asked and is still wanted to be known; the taker has to answer."""
         while True:
             try:
                 asked = self._questions.popleft()  # others may take one at the same time
@@ -174,7 +174,7 @@ class PoolLeader:
                 yield asked
 
     def _led(self) -> tuple[int | None, Instant]:
-        """The epoch, or None while somebody else leads; and the time.
+        """The epoch, or None while another process leads; and the time.
 
         Between two words that it leads, the time is that of the last transaction, which has woken
         it; what was decided in the belief to lead is refused where it is written.
@@ -259,7 +259,7 @@ class PoolLeader:
         return not written.denied
 
     def _may_rest(self, epoch: int | None, now: Instant) -> bool:
-        """Whether nothing has to be done until somebody calls; a leader says so."""
+        """Whether nothing has to be done until the next call; a leader writes that down."""
         active = self._keeper.look(lambda pool: bool(pool.hold_ends or pool.live))
         undecided = self._news and epoch is not None
         if active or undecided or self._wanted:

@@ -11,7 +11,7 @@ NOTHING = Scale(offers=(), scaling=Scaling())
 
 
 def scale_of(connection: Connection, pool: PoolId) -> Scale:
-    """What was decided about a pool; that nothing is to be ordered, if nobody has."""
+    """What was decided about a pool; without a decision, nothing is ordered."""
     return store.scale_of(connection, pool) or NOTHING
 
 

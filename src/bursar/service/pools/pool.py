@@ -155,9 +155,9 @@ class PoolHandle:
     # The leader
 
     def lead(self, who: str, *, anyway: bool = True) -> tuple[int | None, Instant]:
-        """Lead the pool for another term: the epoch, or None while somebody else does; the time.
+        """Lead the pool for another term: the epoch, or None while another does; the time.
 
-        One that rests is led by whoever wants to anyway.
+        A pool that rests is led only if the caller wants to lead it anyway.
         """
         return self._asked(lambda work: (rules.lead(work, who, anyway=anyway), work.now)).result()
 
@@ -173,7 +173,7 @@ class PoolHandle:
         return self._asked(lambda work: let_rest(work, epoch, until)).result()
 
     def expire(self) -> int:
-        """End what nobody has reported of in time, and what waits without credits; how many."""
+        """End leases without a report in time and waiting jobs without credits; how many."""
         return self._asked(rules.expire).result()
 
     @property
@@ -234,8 +234,8 @@ def _ordered(work: PoolTransaction) -> frozenset[NodeId]:
 def _is_news(work: PoolTransaction) -> bool:
     """Whether there may be something to decide: before the work is kept.
 
-    That a job was placed is known to whoever decided it; that it has begun, and that a node was
-    heard of again, changes no plan.
+    A leader knows what it has placed. That a job has begun, or that a node reports again, changes
+    no plan.
     """
     jobs, machines = work.pool.jobs, work.pool.machines
     if work.quotas.new or work.policy_new is not None:
@@ -356,7 +356,7 @@ class PoolReplica:
             raise
 
     def _tidy(self) -> None:
-        """Forget what is over, once whoever follows knows it."""
+        """Forget what is over, once the leader's cluster has it."""
         pool = self._memory.pool
         self._asked = frozenset()
         pool.outbox.clear()  # the database has them
@@ -430,7 +430,7 @@ def sharing(
 
 
 def at_once(connection: Connection, kept: PoolReplica) -> PoolHandle:
-    """A pool that is kept on one connection, by whoever asks: for programs with one thread."""
+    """A pool on one connection, in the caller's thread: for programs with one thread."""
 
     def tell(answer: ResultSink, ask: Ask) -> None:
         try:

@@ -1,6 +1,6 @@
 """Lanes that share a few connections: many pools, of which few have anything to do (S11).
 
-A lane borrows a connection for one batch. So a pool that nobody asks anything of has no connection,
+A lane borrows a connection for one batch. So a pool without requests has no connection,
 and no thread; and however many pools there are, a process has only so many connections.
 
 What a lane remembers is true of one server. Each connection says which server it leads to: if that
@@ -22,7 +22,7 @@ from bursar.store.sql.connection import Connection
 
 PATIENCE: Final = Timeouts(idle_in_transaction_ms=3_500, transaction_ms=60_000)
 MOST: Final = 8  # connections for all pools of a process
-UNUSED_S: Final = 10.0  # after which a connection that nobody borrows is closed
+UNUSED_S: Final = 10.0  # after which an idle connection is closed
 SERVER: Final = """
     -- Another server, or the same after a crash, has another beginning.
     select coalesce(inet_server_addr()::text, '') || ' ' || pg_postmaster_start_time()::text
@@ -79,13 +79,13 @@ class Connections:
             self._door.notify()
 
     def lose(self, lent: Lent) -> None:
-        """It is of no more use; so are those that nobody has, most likely."""
+        """It is of no more use; so are the idle ones, most likely."""
         lent.connection.close()
         self._closed(1)
         self.tidy(0.0)
 
     def tidy(self, unused_s: float | None = None) -> None:
-        """Close the connections that nobody has borrowed for so long."""
+        """Close the connections that were idle for so long."""
         until = time.monotonic() - (UNUSED_S if unused_s is None else unused_s)
         with self._door:
             old = [lent for lent, since in self._free if since <= until]

@@ -1,4 +1,4 @@
-"""Whoever provides nodes: an operator's own program, asked with a line of JSON (S12).
+"""The provider of nodes: an operator's own program, asked with a line of JSON (S12).
 
     {"action": "order",  "pool": …, "order": …, "node": …, "offer": …, "gpu_type": …, "gpus": …, …}
     {"action": "remove", "pool": …, "order": …, "node": …, "offer": …}
@@ -10,7 +10,7 @@ at any time, by several processes at once: an order's id stands for one node, wh
 however often it is ordered, and never again once it was removed.
 
 Its end is the end of its answer, whatever it has started and left behind: that may have its outputs
-for as long as a node lives. So these are files, and not pipes of which somebody waits for the end.
+for as long as a node lives. So these are files, and not pipes, whose end a reader would wait for.
 """
 
 import json
@@ -50,11 +50,11 @@ class Answer(NamedTuple):
 
 
 class NotDone(Exception):
-    """It was not done, or nobody knows: it has to be asked again."""
+    """It was not done, or the outcome is unknown: the call is repeated."""
 
 
 class Provisioner(Protocol):
-    """Whoever provides nodes; asked by several threads at once. Each may raise `NotDone`."""
+    """A provider of nodes; several threads call it at once. Each may raise `NotDone`."""
 
     def order(self, pool: PoolId, order: NodeOrder) -> Answer:
         """Provide the node of an order, unless that was done before; whether it will come."""
@@ -100,7 +100,7 @@ class CommandHook:
         return frozenset(found)
 
     def close(self) -> None:
-        """End what runs: it is asked again by whoever leads next."""
+        """End what runs: the next leader calls it again."""
         with self._lock:
             self._closed = True
             running = tuple(self._running)

@@ -1,7 +1,7 @@
 """What pools are told besides their jobs: the policy that is in force, and slices of quotas (B4).
 
 Both are settings: a policy one of the deployment's own org, a quota one of its org. A pool has a
-copy of what concerns it, with a number; it takes what is newer than what it knows. So whoever comes
+copy of what concerns it, with a number; it takes what is newer than what it knows. So any process
 may carry either at any time, more than once, and be killed at any time: three transactions, none of
 which touches both worlds (D4).
 
@@ -80,7 +80,7 @@ class QuotaDistributor:
                     self._tell(name, partial(_adopt, given=given))
 
     def _tell(self, name: PoolId, do: Callable[[PoolTransaction], None]) -> None:
-        """Tell a pool something; what one cannot be told now, nobody else waits for."""
+        """Tell a pool something; a pool that cannot be reached does not delay the others."""
         try:
             self._pools[name].change(do)
         except Fault as fault:
@@ -97,7 +97,7 @@ class QuotaDistributor:
         }
 
     def undivided(self) -> set[OrgId]:
-        """Orgs whose quotas were changed, or whose slices somebody has left on their way."""
+        """Orgs whose quotas were changed, or whose slices a process has left half-way."""
         return set(undivided(self._connection, MOST)) if self._pools else set()
 
     def divide_all(self, orgs: Iterable[OrgId]) -> None:

@@ -1,9 +1,9 @@
 """Nodes that come and go with the demand, as the scheduler's own advice says (S12).
 
-Now and then whoever leads a pool asks for advice. What it says to order is written down, and only
-then is anybody asked for it; what it says to drain is given back once nothing runs there. Orders
+Now and then the leader of a pool asks for advice. What it says to order is written down, and only
+then the provider is called; what it says to drain is given back once nothing runs there. Orders
 are looked at again and again: whatever is still to be asked is asked again, under the same id, by
-whoever leads by then. So nothing that was ordered is forgotten, and nothing is ordered twice.
+the leader at that time. So nothing that was ordered is forgotten, and nothing is ordered twice.
 
     advice ─▶ written: asked ─▶ the provisioner ─▶ said: yes, no, removed ─▶ written ─▶ …
 
@@ -78,7 +78,7 @@ class _Asked:
 
 
 class _Told(NamedTuple):
-    """What was said of an order to whoever led with an epoch: to nobody else does it mean a thing.
+    """A reply about an order, for the leader of one epoch; other leaders ignore it.
 
     Others may have asked since, and heard otherwise.
     """
@@ -90,7 +90,7 @@ class _Told(NamedTuple):
 class _Listed(NamedTuple):
     """The orders that the provisioner has, and those it should have as well."""
 
-    epoch: int  # of whoever has asked
+    epoch: int  # of the leader that has called
     listed: frozenset[str]
     missing: set[str]
 
@@ -112,7 +112,7 @@ class _Seen:
     advised_at: Instant = 0
     lists_at: float = 0.0  # by a clock that only runs
     missing: set[str] = field(default_factory=set)  # orders that the provisioner does not have
-    late: set[str] = field(default_factory=set)  # orders that somebody was told of
+    late: set[str] = field(default_factory=set)  # orders that were logged as late
     pauses: dict[str, _Pause] = field(default_factory=dict)  # by offer
 
     def learn(self, order: NodeOrder, every: int, now: Instant) -> None:
@@ -160,7 +160,7 @@ class Scaler:
         self._worker.start()
 
     def stop(self) -> None:
-        """End; what is being asked is asked again by whoever leads next."""
+        """End; the next leader repeats the calls that are under way."""
         self._worker.request_stop()
         self._provisioner.close()
         self._askers.shutdown(wait=True, cancel_futures=True)
@@ -238,7 +238,7 @@ class Scaler:
         return [one for one in known.values() if one.state is not OrderState.GONE]
 
     def _heard(self, pool: PoolId, epoch: int) -> dict[str, Answer]:
-        """What was said of orders since the last look to whoever leads with an epoch."""
+        """What was said of orders since the last look for the leader of an epoch."""
         with self._lock:
             keys = [key for key in self._told if key[0] == pool]
             told = {key[1]: self._told.pop(key) for key in keys}
@@ -341,7 +341,7 @@ class Scaler:
         try:
             found = self._provisioner.listed(pool)
         except Exception as error:  # of any kind: it is asked again
-            _log.warning("nobody knows which nodes of pool %s there are: %s", pool, error)
+            _log.warning("the provider cannot list the nodes of pool %s: %s", pool, error)
             return
         with self._lock:
             self._listed[pool] = _Listed(epoch, found, expected - found)
@@ -388,7 +388,7 @@ class Scaler:
                 self._asked[key] = _later(self._asked[key])
             else:
                 del self._asked[key]
-            if one.state is not OrderState.GONE:  # which nobody looks at again
+            if one.state is not OrderState.GONE:  # which is final
                 self._told[key] = _Told(epoch, answer)
 
 
@@ -405,7 +405,7 @@ def scaling_pools(
     provisioner: Provisioner | None,
     interval_s: float = POLL_INTERVAL_S,
 ) -> Iterator[None]:
-    """Let advice be carried out for as long as this lasts, if there is somebody to ask."""
+    """Let advice be carried out for as long as this lasts, if there is a provider."""
     if provisioner is None:
         yield
         return
@@ -455,10 +455,10 @@ def _writing(
 
 
 class _LedByAnother(Fault):
-    """Somebody else leads the pool by now."""
+    """Another process leads the pool by now."""
 
 
 def _allowed(changed: tuple[NodeOrder, ...] | Denied) -> tuple[NodeOrder, ...]:
     if isinstance(changed, Denied):
-        raise _LedByAnother(f"somebody else leads the pool: {changed}")
+        raise _LedByAnother(f"another process leads the pool: {changed}")
     return changed

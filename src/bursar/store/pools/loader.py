@@ -3,8 +3,8 @@
 What is asked is sent by `ask_…` and taken by another function, so that in a pipeline many questions
 travel together.
 
-Others may look at a memory while rows are on their way. So whoever brings some in names a door, and
-memory is changed behind it, all at once: nobody who looks waits for the database.
+Others may look at a memory while rows are on their way. So a loader names a lock (`door`), and
+memory is changed under it, all at once: readers do not wait for the database.
 """
 
 from collections import defaultdict
@@ -138,7 +138,7 @@ class Memory:
 
 
 Door: TypeAlias = AbstractContextManager[object]
-OPEN: Final[Door] = nullcontext()  # nobody else looks
+OPEN: Final[Door] = nullcontext()  # no other thread reads
 
 
 class Changed(NamedTuple):
@@ -175,7 +175,7 @@ def add_pool(connection: Connection, pool: PoolId) -> bool:
 
 
 class Standing(NamedTuple):
-    """How a pool stands: how many changes it has had, and from when on somebody has to lead it."""
+    """How a pool stands: how many changes it has had, and from when on it needs a leader."""
 
     id: PoolId
     version: int

@@ -1,6 +1,6 @@
 """Nodes that were ordered, and what operators have decided about ordering them (S12).
 
-Orders are written in the pool's own transactions, by whoever leads it, together with the nodes that
+Orders are written in the pool's own transactions, by its leader, together with the nodes that
 they are about. What operators have decided is theirs alone to write.
 """
 

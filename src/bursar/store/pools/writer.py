@@ -110,7 +110,7 @@ def save(connection: Connection, pool: PoolId, memory: Memory, work: PoolTransac
 
 
 def _leads_otherwise(work: PoolTransaction) -> bool:
-    """Whether somebody leads, or leads no more, who did not say so before."""
+    """Whether the leader's term, or when a leader is needed, has changed."""
     return (work.leads_until, work.leader_due_at) != (
         work.pool.leads_until,
         work.pool.leader_due_at,
@@ -203,7 +203,7 @@ def _save_slots(
 
 
 class _Taken:
-    """Which slots of each node have somebody, as far as somebody has asked."""
+    """Which slots of each node are taken, for the nodes that were read."""
 
     def __init__(self, memory: Memory, work: PoolTransaction, ended: frozenset[int]) -> None:
         self._memory = memory
