@@ -31,7 +31,7 @@ from bursar.core.value import replace
 from bursar.service.ledger.batcher import Busy
 from bursar.service.pools import pool as keeper_module
 from bursar.service.pools.leader import PoolLeader
-from bursar.service.pools.pool import Ask, PoolHandle, PoolReplica, at_once, keeping, sharing
+from bursar.service.pools.pool import PoolCall, PoolHandle, PoolReplica, at_once, keeping, sharing
 from bursar.service.pools.pooled_lane import PATIENCE, Connections
 from bursar.store.database import Timeouts
 from bursar.store.database import connect as limited
@@ -447,8 +447,8 @@ def test_who_is_asked_about_is_known_although_a_leader_follows_meanwhile(
             keeper.follow(POLICY, clock.now)
             return work.job(key("job")), work.job(lease.key)
 
-        by_letter = Ask(do, jobs=(key("job"),))
-        by_lease = Ask(do, leases=(lease.fence,))
+        by_letter = PoolCall(do, jobs=(key("job"),))
+        by_lease = PoolCall(do, leases=(lease.fence,))
         for ask in (by_letter, by_lease):
             [(told, late)] = kept.run(own, [ask])
             assert told is not None, ask

@@ -21,7 +21,7 @@ from bursar.service.pools import leader
 from bursar.service.pools import replay as replaying
 from bursar.service.pools.leader import PoolLeader
 from bursar.service.pools.pool import PoolHandle
-from bursar.service.pools.replay import Replay, replay
+from bursar.service.pools.replay import ReplayResult, replay
 from bursar.store.jobs.outbox import Letter
 from bursar.store.pools import events
 from bursar.store.pools.loader import PoolUnknown, create_pool
@@ -396,7 +396,7 @@ def test_what_leaders_write_meanwhile_is_no_difference(
 
 def test_a_pool_that_is_not_there_has_no_stream(connection: Connection, pool: str) -> None:
     """One that is there and was never led has an empty one."""
-    assert Replay() == replay(connection, pool)
+    assert ReplayResult() == replay(connection, pool)
     with pytest.raises(PoolUnknown):
         replay(connection, "nowhere")
 
@@ -409,7 +409,7 @@ def test_a_quiet_pool_notes_nothing(database_url: str, connection: Connection, p
             game.clock.now += SECOND
             game._report(game.processes[0])
             game._turn(game.processes[0])
-        assert Replay() == replay(connection, pool)
+        assert ReplayResult() == replay(connection, pool)
         game._submit(game.processes[0])
         for _ in range(20):
             game._turn(game.processes[0])

@@ -25,7 +25,7 @@ from bursar.service.keys import DEPLOYMENT
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.org_setup import begin_books, check_secret, finish_orgs, first_key
 from bursar.service.pools.host import serving_pools
-from bursar.service.pools.provisioning import Provisioner
+from bursar.service.pools.provisioning import NodeProvider
 from bursar.service.pools.scaling import scaling_pools
 from bursar.service.queries.read_pool import Readers
 from bursar.service.secrets import read_or_create, secret_of
@@ -66,7 +66,7 @@ def open_service(
     database: Database,
     folder: Path,
     outbound: Outbound | None = None,
-    provisioner: Provisioner | None = None,
+    provisioner: NodeProvider | None = None,
 ) -> Iterator[tuple[Service, str]]:
     """A service on a database, and the operators' first key; secrets are kept in a folder.
 

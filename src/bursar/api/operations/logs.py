@@ -15,7 +15,7 @@ from bursar.api.operation import OperationTable
 from bursar.api.pages import json_response
 from bursar.service.jobs.queries import Looking, Shown
 from bursar.service.keys import Scope
-from bursar.service.pools.logs import Chunk, Place, logs_of
+from bursar.service.pools.logs import Chunk, LogPosition, logs_of
 from bursar.service.pools.node_cleanup import progress_of
 from bursar.wire.fields import Id
 from bursar.wire.logs import LogPart, LogsResponse
@@ -68,26 +68,26 @@ async def read_logs(
 
 
 async def _read_parts(
-    service: Service, org: str, job: Shown, node: str, place: Place, limit: int
+    service: Service, org: str, job: Shown, node: str, place: LogPosition, limit: int
 ) -> list[Chunk]:
     pool, name = job.pool, job.job
     return await service.read(lambda reader: logs_of(reader, pool, org, name, node, place, limit))
 
 
-def _parse_after(after: str) -> Place:
+def _parse_after(after: str) -> LogPosition:
     if not after:
-        return Place()
+        return LogPosition()
     match = _AFTER.fullmatch(after)
     if match is None:
         raise CallFailed("invalid_request", "/after: it is `next` of an answer before")
-    return Place(int(match[1]), int(match[2]))
+    return LogPosition(int(match[1]), int(match[2]))
 
 
 def _place_after(last: Chunk) -> str:
-    return _format_place(Place(last.attempt, last.start))
+    return _format_place(LogPosition(last.attempt, last.start))
 
 
-def _format_place(place: Place) -> str:
+def _format_place(place: LogPosition) -> str:
     return f"{place.attempt}.{place.start}"
 
 

@@ -10,7 +10,7 @@ from bursar.api.call import Call
 from bursar.api.operation import OperationTable
 from bursar.api.operations.pools import Name, find_pool
 from bursar.service.keys import Scope
-from bursar.service.pools.replay import Event, events_of
+from bursar.service.pools.replay import StoredEvent, events_of
 from bursar.wire.pool_events import PoolEventsResponse
 from bursar.wire.times import instant_text
 
@@ -45,7 +45,7 @@ async def list_pool_events(
     return Response(body.encode(), media_type="application/json")
 
 
-def _render(pool: str, event: Event) -> str:
+def _render(pool: str, event: StoredEvent) -> str:
     """An event; its body is told as it was written."""
     document = {
         "stream": pool,

@@ -14,7 +14,7 @@ from bursar.cli.local_cluster.nodes import NODES_MAX, LocalNode, make_agent, nod
 from bursar.client import Client, Problem
 from bursar.core.dispatch.node_orders import NodeOrder, ProviderReply
 from bursar.core.instant import SECOND
-from bursar.service.pools.provisioning import Answer, NotDone
+from bursar.service.pools.provisioning import NotDone, ProviderAnswer
 
 
 class LocalProvisioner:
@@ -32,13 +32,13 @@ class LocalProvisioner:
         with self._lock:
             self._children, self._operator = children, operator
 
-    def order(self, pool: str, order: NodeOrder) -> Answer:
+    def order(self, pool: str, order: NodeOrder) -> ProviderAnswer:
         """Start a node after the delay of its offer."""
         children, operator = self._require_started()
         with self._lock:
             program_names = self._names.setdefault(pool, {})
             if order.id not in program_names and sum(map(len, self._names.values())) >= NODES_MAX:
-                return Answer(ProviderReply.NO, f"the maximum is {NODES_MAX} nodes")
+                return ProviderAnswer(ProviderReply.NO, f"the maximum is {NODES_MAX} nodes")
         ordered = order.node
         node = LocalNode(
             ordered.id, ordered.gpus, ordered.gpu_type, ordered.slots, ordered.memory_gib
@@ -53,19 +53,19 @@ class LocalProvisioner:
         children.add(program, delay / SECOND)
         with self._lock:
             program_names[order.id] = program.name
-        return Answer(ProviderReply.YES)
+        return ProviderAnswer(ProviderReply.YES)
 
-    def remove(self, pool: str, order: NodeOrder) -> Answer:
+    def remove(self, pool: str, order: NodeOrder) -> ProviderAnswer:
         """Stop a node and remove its folder."""
         children, _ = self._require_started()
         with self._lock:
             name = self._names.get(pool, {}).get(order.id)
         if name is not None and not children.remove(name):
-            return Answer(None)
+            return ProviderAnswer(None)
         shutil.rmtree(node_folder(order.node.id, self._folder), ignore_errors=True)
         with self._lock:
             self._names.get(pool, {}).pop(order.id, None)
-        return Answer(ProviderReply.REMOVED)
+        return ProviderAnswer(ProviderReply.REMOVED)
 
     def listed(self, pool: str) -> frozenset[str]:
         """The orders whose nodes run or will run."""

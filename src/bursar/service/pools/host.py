@@ -34,7 +34,7 @@ from bursar.service.pools.pooled_lane import PATIENCE, Connections
 from bursar.service.pools.quota_distribution import QuotaWorker
 from bursar.service.workers.relay import RelayWorkers
 from bursar.service.workers.worker import DatabaseWorker, Task
-from bursar.store.pools.loader import Standing, add_pool, pools_now
+from bursar.store.pools.loader import PoolStatus, add_pool, pools_now
 from bursar.store.sql.connection import Connection
 
 POLL_INTERVAL_S: Final = 1.0  # between two looks at what other processes have begun or done
@@ -119,7 +119,7 @@ class Pools:
             self._call(found, now)
         self._connections.tidy()
 
-    def _call(self, found: Standing, now: Instant) -> None:
+    def _call(self, found: PoolStatus, now: Instant) -> None:
         """Let a pool that rests here be led if it needs a leader, or else read what has changed."""
         if self._leading[found.id].rests:
             keeper = self._keepers[found.id]

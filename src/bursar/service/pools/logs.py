@@ -3,10 +3,10 @@
 from typing import NamedTuple
 
 from bursar.core.ids import PoolId
-from bursar.store.pools.logs import Chunk, Place, add_log, logs_of
+from bursar.store.pools.logs import Chunk, LogPosition, add_log, logs_of
 from bursar.store.sql.connection import Connection, money_time
 
-__all__ = ["Chunk", "Part", "Place", "keep_log", "logs_of"]
+__all__ = ["Chunk", "LogPosition", "Part", "keep_log", "logs_of"]
 
 
 class Part(NamedTuple):

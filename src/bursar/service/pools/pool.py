@@ -88,7 +88,7 @@ class NullListener:
         """Ignore it."""
 
 
-class Ask(NamedTuple):
+class PoolCall(NamedTuple):
     """A step of a transaction, and the rows that it may look at although they are over."""
 
     do: Callable[[PoolTransaction], Any]
@@ -101,7 +101,7 @@ class Ask(NamedTuple):
 class PoolHandle:
     """A pool, to be asked by any number of threads."""
 
-    def __init__(self, kept: "PoolReplica", asked: Callable[[ResultSink, Ask], None]) -> None:
+    def __init__(self, kept: "PoolReplica", asked: Callable[[ResultSink, PoolCall], None]) -> None:
         self.id = kept.id
         self._kept = kept
         self._tell = asked
@@ -114,7 +114,7 @@ class PoolHandle:
         attempts: Iterable[Attempt] = (),
     ) -> "Future[T]":
         answer: Future[T] = Future()
-        self._tell(answer, Ask(do, tuple(jobs), tuple(leases), tuple(attempts)))
+        self._tell(answer, PoolCall(do, tuple(jobs), tuple(leases), tuple(attempts)))
         return answer
 
     # Messages
@@ -192,7 +192,7 @@ class PoolHandle:
     ) -> T:
         """Change the pool by a rule, and `also` write rows that follow, in the same transaction."""
         answer: Future[T] = Future()
-        self._tell(answer, Ask(do, also=also))
+        self._tell(answer, PoolCall(do, also=also))
         return answer.result()
 
     def follow(self, policy: PoolPolicy, now: Instant) -> tuple[ClusterMirror, bool]:
@@ -267,7 +267,7 @@ class PoolReplica:
         """How many changes are known."""
         return self._memory.version
 
-    def run(self, connection: Connection, asks: Sequence[Ask]) -> list[Any]:
+    def run(self, connection: Connection, asks: Sequence[PoolCall]) -> list[Any]:
         """One transaction."""
         with gc_paused(), connection.transaction():
             with connection.pipeline():
@@ -321,7 +321,7 @@ class PoolReplica:
                 row.digest,
             )
 
-    def _bring(self, connection: Connection, asks: Sequence[Ask]) -> None:
+    def _bring(self, connection: Connection, asks: Sequence[PoolCall]) -> None:
         """Bring in what is asked about and over; it stays for as long as the transaction lasts."""
         memory, pool = self._memory, self._memory.pool
         attempts = {attempt for one in asks for attempt in one.attempts}
@@ -378,7 +378,7 @@ class PoolReplica:
         with self._lock:
             self._memory, self._follower = Memory(), None
 
-    def on_failure(self, connection: Connection, ask: Ask, error: Exception) -> None:
+    def on_failure(self, connection: Connection, ask: PoolCall, error: Exception) -> None:
         """Do nothing: the caller gets the error, and other requests proceed."""
 
     def follow(self, policy: PoolPolicy, now: Instant) -> tuple[ClusterMirror, bool]:
@@ -432,7 +432,7 @@ def sharing(
 def at_once(connection: Connection, kept: PoolReplica) -> PoolHandle:
     """A pool on one connection, in the caller's thread: for programs with one thread."""
 
-    def tell(answer: ResultSink, ask: Ask) -> None:
+    def tell(answer: ResultSink, ask: PoolCall) -> None:
         try:
             [told] = kept.run(connection, [ask])
         except Exception as error:

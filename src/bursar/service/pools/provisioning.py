@@ -42,7 +42,7 @@ _REMOVED: Final[Mapping[str, ProviderReply | None]] = {
 }
 
 
-class Answer(NamedTuple):
+class ProviderAnswer(NamedTuple):
     """What was said of an order; None if it is not done yet and has to be asked again."""
 
     said: ProviderReply | None
@@ -53,14 +53,14 @@ class NotDone(Exception):
     """It was not done, or the outcome is unknown: the call is repeated."""
 
 
-class Provisioner(Protocol):
+class NodeProvider(Protocol):
     """A provider of nodes; several threads call it at once. Each may raise `NotDone`."""
 
-    def order(self, pool: PoolId, order: NodeOrder) -> Answer:
+    def order(self, pool: PoolId, order: NodeOrder) -> ProviderAnswer:
         """Provide the node of an order, unless that was done before; whether it will come."""
         ...
 
-    def remove(self, pool: PoolId, order: NodeOrder) -> Answer:
+    def remove(self, pool: PoolId, order: NodeOrder) -> ProviderAnswer:
         """Take the node of an order back, if it is there."""
         ...
 
@@ -83,12 +83,12 @@ class CommandHook:
         self._closed = False
         self._lock = threading.Lock()
 
-    def order(self, pool: PoolId, order: NodeOrder) -> Answer:
+    def order(self, pool: PoolId, order: NodeOrder) -> ProviderAnswer:
         """Provide the node of an order."""
         answer = self._ask({"action": "order", **_described(pool, order), **_node(order)})
         return _meant(answer, _ORDERED)
 
-    def remove(self, pool: PoolId, order: NodeOrder) -> Answer:
+    def remove(self, pool: PoolId, order: NodeOrder) -> ProviderAnswer:
         """Take the node of an order back."""
         return _meant(self._ask({"action": "remove", **_described(pool, order)}), _REMOVED)
 
@@ -190,11 +190,13 @@ def _object(said: str) -> dict[str, Any]:
     return found
 
 
-def _meant(answer: Mapping[str, Any], meanings: Mapping[str, ProviderReply | None]) -> Answer:
+def _meant(
+    answer: Mapping[str, Any], meanings: Mapping[str, ProviderReply | None]
+) -> ProviderAnswer:
     state = str(answer.get("state"))
     if state not in meanings:
         raise NotDone(f'"state" is none of {", ".join(meanings)}: {_short(state)!r}')
-    return Answer(meanings[state], _short(str(answer.get("reason", ""))))
+    return ProviderAnswer(meanings[state], _short(str(answer.get("reason", ""))))
 
 
 def _short(text: str) -> str:

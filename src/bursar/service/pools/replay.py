@@ -16,7 +16,7 @@ from bursar.core.scheduling.model.recording import join_snapshots, replay_step
 from bursar.core.scheduling.model.snapshot import PoolSnapshot
 from bursar.store.pools.events import (
     End,
-    Event,
+    StoredEvent,
     began_of,
     decisions_text,
     digest_of,
@@ -30,13 +30,13 @@ from bursar.store.pools.events import (
 from bursar.store.pools.loader import PoolUnknown, enter_pool
 from bursar.store.sql.connection import Connection
 
-__all__ = ["Event", "PoolUnknown", "Replay", "events_of", "replay", "trim"]
+__all__ = ["PoolUnknown", "ReplayResult", "StoredEvent", "events_of", "replay", "trim"]
 
 PAGE: Final = 200  # events that are read at once
 
 
 @dataclass(slots=True)
-class Replay:
+class ReplayResult:
     """What came of deciding again."""
 
     first: int = 0  # the events that were looked at
@@ -67,7 +67,7 @@ class _Differs(Exception):
 
 def replay(
     connection: Connection, pool: PoolId, start: int = 0, *, last_only: bool = False
-) -> Replay:
+) -> ReplayResult:
     """Decide again from the window of an event on, or only the last window.
 
     `PoolUnknown` if there is no such pool.
@@ -75,7 +75,7 @@ def replay(
     stream = stream_of(connection, pool)
     if stream is None:
         raise PoolUnknown(pool)
-    found = Replay()
+    found = ReplayResult()
     first = window_of(connection, pool, stream.end.n if last_only else start)
     first = first or stream.trimmed + 1
     try:
@@ -88,14 +88,14 @@ def replay(
     return found
 
 
-def events_of(connection: Connection, pool: PoolId, after: int, most: int) -> list[Event]:
+def events_of(connection: Connection, pool: PoolId, after: int, most: int) -> list[StoredEvent]:
     """Events of a pool behind a number, in order."""
     with connection.transaction():
         enter_pool(connection, pool)
         return events(connection, pool, after, most)
 
 
-def _events(connection: Connection, pool: PoolId, first: int, last: int) -> Iterator[Event]:
+def _events(connection: Connection, pool: PoolId, first: int, last: int) -> Iterator[StoredEvent]:
     """Events of a stream as it was when it was asked for its last one: leaders go on meanwhile."""
     after = first - 1
     while page := events(connection, pool, after, min(PAGE, last - after)):
@@ -112,7 +112,7 @@ def _before(connection: Connection, pool: PoolId, first: int, trimmed: int) -> E
     return next((End(one.n, one.digest) for one in events(connection, pool, first - 2, 1)), None)
 
 
-def _replay(stream: Iterator[Event], end: End | None, found: Replay) -> End | None:
+def _replay(stream: Iterator[StoredEvent], end: End | None, found: ReplayResult) -> End | None:
     """Decide a stream again that follows on an event; where it ends."""
     window = _Window(found)
     for event in stream:
@@ -128,7 +128,7 @@ def _replay(stream: Iterator[Event], end: End | None, found: Replay) -> End | No
     return end
 
 
-def _check_follows(event: Event, end: End) -> None:
+def _check_follows(event: StoredEvent, end: End) -> None:
     """Whether an event is the one that followed on the last when it was written."""
     if event.n != end.n + 1:
         raise _Differs(f"event {end.n + 1} is missing")
@@ -140,20 +140,20 @@ def _check_follows(event: Event, end: End) -> None:
 class _Window:
     """A snapshot and the steps from there on."""
 
-    def __init__(self, found: Replay) -> None:
+    def __init__(self, found: ReplayResult) -> None:
         self._found = found
         self._parts: list[PoolSnapshot] = []
         self._cluster: Cluster | None = None
         self._ours = False
 
-    def take(self, event: Event) -> None:
+    def take(self, event: StoredEvent) -> None:
         """Go on with the next event."""
         if event.kind == "round":
             self._step(event)
         else:
             self._begin(event)
 
-    def _begin(self, event: Event) -> None:
+    def _begin(self, event: StoredEvent) -> None:
         began = began_of(event)
         if began.part == 0:
             self._parts, self._cluster = [], None
@@ -166,7 +166,7 @@ class _Window:
         if self._ours and began.parts == len(self._parts):
             self._cluster = Cluster.from_snapshot(join_snapshots(self._parts))
 
-    def _step(self, event: Event) -> None:
+    def _step(self, event: StoredEvent) -> None:
         if not self._ours:
             return
         if self._cluster is None:

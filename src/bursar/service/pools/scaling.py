@@ -38,7 +38,7 @@ from bursar.core.value import replace
 from bursar.failpoints import failpoint
 from bursar.service.pools.leader import PoolLeader
 from bursar.service.pools.pool import PoolHandle
-from bursar.service.pools.provisioning import Answer, NotDone, Provisioner
+from bursar.service.pools.provisioning import NodeProvider, NotDone, ProviderAnswer
 from bursar.service.workers.worker import DatabaseWorker, Task
 from bursar.store.pools import node_orders as store
 from bursar.store.sql.connection import Connection
@@ -84,7 +84,7 @@ class _Told(NamedTuple):
     """
 
     epoch: int
-    answer: Answer
+    answer: ProviderAnswer
 
 
 class _Listed(NamedTuple):
@@ -141,7 +141,7 @@ class Scaler:
         self,
         pools: Led,
         connect: Callable[[], Connection],
-        provisioner: Provisioner,
+        provisioner: NodeProvider,
         interval_s: float = POLL_INTERVAL_S,
     ) -> None:
         self._pools = pools
@@ -237,7 +237,7 @@ class Scaler:
         self._tell_of_late(keeper, seen, known.values())
         return [one for one in known.values() if one.state is not OrderState.GONE]
 
-    def _heard(self, pool: PoolId, epoch: int) -> dict[str, Answer]:
+    def _heard(self, pool: PoolId, epoch: int) -> dict[str, ProviderAnswer]:
         """What was said of orders since the last look for the leader of an epoch."""
         with self._lock:
             keys = [key for key in self._told if key[0] == pool]
@@ -376,10 +376,10 @@ class Scaler:
         try:
             answer = question(key[0], one)
         except NotDone as error:
-            answer = Answer(None, str(error))
+            answer = ProviderAnswer(None, str(error))
         except Exception as error:  # a bug in there must not leave an order unanswered for ever
             _log.exception("a question about node %s broke", one.node.id)
-            answer = Answer(None, str(error))
+            answer = ProviderAnswer(None, str(error))
         failpoint("scaling.answered")
         if answer.reason:
             _log.warning("node %s of pool %s: %s", one.node.id, key[0], answer.reason)
@@ -402,7 +402,7 @@ def _later(asked: _Asked) -> _Asked:
 def scaling_pools(
     pools: Led,
     connect: Callable[[], Connection],
-    provisioner: Provisioner | None,
+    provisioner: NodeProvider | None,
     interval_s: float = POLL_INTERVAL_S,
 ) -> Iterator[None]:
     """Let advice be carried out for as long as this lasts, if there is a provider."""

@@ -63,7 +63,7 @@ _INPUTS: Final[Mapping[str, type[Any]]] = {one.__name__: one for one in get_args
 _DECISIONS: Final[Mapping[str, type[Any]]] = {one.__name__: one for one in get_args(Decision)}
 
 
-class Event(NamedTuple):
+class StoredEvent(NamedTuple):
     """An event as it is kept."""
 
     n: int
@@ -194,9 +194,9 @@ def decisions_text(decisions: tuple[Decision, ...] | None) -> str:
 # Reading
 
 
-def events(connection: Connection, pool: PoolId, after: int, most: int) -> list[Event]:
+def events(connection: Connection, pool: PoolId, after: int, most: int) -> list[StoredEvent]:
     """Events of a pool behind a number, in order."""
-    return [Event(*row) for row in connection.execute(EVENTS, [pool, after, most]).fetchall()]
+    return [StoredEvent(*row) for row in connection.execute(EVENTS, [pool, after, most]).fetchall()]
 
 
 def window_of(connection: Connection, pool: PoolId, n: int) -> int | None:
@@ -221,12 +221,12 @@ def trim(connection: Connection, pool: PoolId, before: Instant) -> int:
         return connection.execute(TRIM, [pool, row[0]]).rowcount
 
 
-def began_of(event: Event) -> Began:
+def began_of(event: StoredEvent) -> Began:
     """What a window begins with, or a part of it."""
     return value_of(Began, event.body)
 
 
-def step_of(event: Event) -> tuple[RecordedStep, str]:
+def step_of(event: StoredEvent) -> tuple[RecordedStep, str]:
     """A step, and its decisions as they are written."""
     found = value_of(_Round, event.body)
     inputs = tuple(_unnamed(_INPUTS, one) for one in found.inputs)

@@ -174,7 +174,7 @@ def add_pool(connection: Connection, pool: PoolId) -> bool:
     return True
 
 
-class Standing(NamedTuple):
+class PoolStatus(NamedTuple):
     """How a pool stands: how many changes it has had, and from when on it needs a leader."""
 
     id: PoolId
@@ -182,9 +182,9 @@ class Standing(NamedTuple):
     leader_due_at: Instant
 
 
-def pools_now(connection: Connection) -> list[Standing]:
+def pools_now(connection: Connection) -> list[PoolStatus]:
     """How all pools stand."""
-    return [Standing(*row) for row in connection.execute(POOLS).fetchall()]
+    return [PoolStatus(*row) for row in connection.execute(POOLS).fetchall()]
 
 
 def enter_pool(connection: Connection, pool: PoolId) -> None:

@@ -46,7 +46,7 @@ class Chunk(NamedTuple):
     text: str
 
 
-class Place(NamedTuple):
+class LogPosition(NamedTuple):
     """Where in a job's logs a reader is."""
 
     attempt: int = 0
@@ -76,7 +76,13 @@ def add_log(
 
 
 def logs_of(
-    connection: Connection, pool: PoolId, org: str, job: str, node: str, after: Place, most: int
+    connection: Connection,
+    pool: PoolId,
+    org: str,
+    job: str,
+    node: str,
+    after: LogPosition,
+    most: int,
 ) -> list[Chunk]:
     """What a job's processes have printed on a node, or on those that lead, behind a place."""
     with connection.transaction():

@@ -34,7 +34,7 @@ from bursar.store.sql.fragments import array_parameters, lookup, match_keys
 Row = tuple[Any, ...]
 
 
-class Table(NamedTuple):
+class PoolTable(NamedTuple):
     """A table of a pool: its key, what is written once, and what changes; column → type."""
 
     name: str
@@ -57,7 +57,7 @@ def _columns(given: str) -> Mapping[str, str]:
     return MappingProxyType(found)
 
 
-NODES: Final = Table(
+NODES: Final = PoolTable(
     "nodes",
     _columns("node_id: text"),
     _columns(""),
@@ -66,13 +66,13 @@ NODES: Final = Table(
         "wrong_clock: boolean"
     ),
 )
-HEARD: Final = Table(
+HEARD: Final = PoolTable(
     "nodes",
     NODES.key,
     _columns(""),
     _columns("boot n reported_at: bigint, clock_sample: bigint[], wrong_clock: boolean"),
 )
-QUEUE: Final = Table(
+QUEUE: Final = PoolTable(
     "queue",
     _columns("org_id job_id: text"),
     _columns("body: json, queued_at: bigint"),
@@ -82,7 +82,7 @@ QUEUE: Final = Table(
         "earmark: json"
     ),
 )
-LEASES: Final = Table(
+LEASES: Final = PoolTable(
     "leases",
     _columns("fence: bigint"),
     _columns("org_id job_id: text, attempt: bigint, gpu_type: text, leased_at: bigint"),
@@ -92,7 +92,7 @@ LEASES: Final = Table(
         "ended_at reportable_until: bigint, why: text, kept_ms: bigint, corrected: text"
     ),
 )
-PARTS: Final = Table(
+PARTS: Final = PoolTable(
     "lease_parts",
     _columns("fence: bigint, node_id: text"),
     _columns(
@@ -116,7 +116,7 @@ def _as(name: str, kind: str) -> str:
     return f"u.{name}::{kind}" if kind in _AS_TEXT else f"u.{name}"
 
 
-def _insert(table: Table) -> str:
+def _insert(table: PoolTable) -> str:
     columns = {"pool_id": "text", **table.columns}
     values = ", ".join(_as(name, kind) for name, kind in columns.items())
     return f"""
@@ -125,7 +125,7 @@ def _insert(table: Table) -> str:
     """
 
 
-def _update(table: Table) -> str:
+def _update(table: PoolTable) -> str:
     changes = ", ".join(f"{name} = {_as(name, kind)}" for name, kind in table.changing.items())
     return f"""
         update {table.name} t set {changes}
@@ -134,7 +134,7 @@ def _update(table: Table) -> str:
     """
 
 
-def selected(table: Table) -> str:
+def selected(table: PoolTable) -> str:
     """The columns of a query, as `…_of` take them."""
     return ", ".join(
         f"t.{name}::text" if kind == "json" else f"t.{name}" for name, kind in table.columns.items()
