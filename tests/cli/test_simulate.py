@@ -176,7 +176,7 @@ def test_svg_chart_is_written(tmp_path: Path, world: Path) -> None:
         (["--trace", "nowhere.csv"], "nowhere.csv: No such file"),
         (["--policy", ","], "no policy given; available: bursar"),
         (["--weight", "paid/acme=0"], "paid/acme=0: weight"),
-        (["--weight", "paid/nobody=2"], "nobody is called paid/nobody"),
+        (["--weight", "paid/nobody=2"], "there is no paid/nobody"),
         (["--columns", "gpus=n"], "requires --trace"),
         (["--html", "no/such/folder/page.html"], "no/such/folder: no such folder"),
         (["--svg", "no/such/folder/plot.svg"], "no/such/folder: no such folder"),

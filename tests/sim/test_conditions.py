@@ -14,7 +14,7 @@ from bursar.sim.policies import POLICIES
 from bursar.sim.provisioning import Offer, Provision
 from bursar.sim.report import report
 from bursar.sim.rng import Chance
-from bursar.sim.world import Clocks, Outage, World
+from bursar.sim.world import ClockDrift, Outage, SimulatedWorld
 from tests.support.sim_worlds import PRICE, ended, fleet, life, lived, mixed, problems, work
 
 TWO_TYPES = Fleet(
@@ -26,7 +26,7 @@ TWO_TYPES = Fleet(
 SPEEDS = (("A100", 500_000), ("H100", 2_000_000))
 
 
-def run(world: World, policy: str = "bursar", seed: int = 3) -> Engine:
+def run(world: SimulatedWorld, policy: str = "bursar", seed: int = 3) -> Engine:
     engine = Engine(world, POLICIES[policy][1](world.policy), Chance(seed))
     engine.run()
     return engine
@@ -48,7 +48,7 @@ def test_a_job_runs_as_long_as_its_gpus_are_slow_and_pays_for_that() -> None:
 
     assert {"slow": 7_200, "fast": 1_800} == ended(engine)
     assert {"x": 2 * HOUR, "y": HOUR} == spent(engine)
-    assert [HOUR, HOUR] == [life(engine, name).kept for name in ("slow", "fast")]
+    assert [HOUR, HOUR] == [life(engine, name).kept_work for name in ("slow", "fast")]
     assert [] == problems(engine)
 
 
@@ -56,7 +56,7 @@ def test_the_bound_is_of_time_not_of_work() -> None:
     """An hour's work on slow GPUs takes two; whoever said an hour is cut half-way."""
     engine = lived(work("one", types=("A100",)), on=TWO_TYPES, speeds=SPEEDS)
 
-    assert (Fate.CUT, HOUR // 2) == (life(engine, "one").fate, life(engine, "one").kept)
+    assert (Fate.CUT, HOUR // 2) == (life(engine, "one").fate, life(engine, "one").kept_work)
     assert {"one": 3_600} == ended(engine)
     assert HOUR == spent(engine)["acme"]
 
@@ -105,7 +105,7 @@ def test_credits_are_spent_while_a_job_runs() -> None:
 def test_gpus_are_free_when_the_end_is_known_not_when_it_is() -> None:
     """What is late delays others, and costs nobody anything."""
     jobs = work("a", gpus=8, org="x"), work("b", gpus=8, org="y", at=1)
-    engine = lived(*jobs, policy="fifo", clocks=Clocks(late=5 * MINUTE))
+    engine = lived(*jobs, policy="fifo", clocks=ClockDrift(late=5 * MINUTE))
     known = life(engine, "a").ended_at
 
     assert known is not None
@@ -119,7 +119,7 @@ def test_gpus_are_free_when_the_end_is_known_not_when_it_is() -> None:
 def test_a_clock_that_is_fast_or_slow_is_believed_and_the_books_add_up() -> None:
     """What a machine measured is charged, up to the bound of its error."""
     jobs = [work(f"j{n}", gpus=8, limit=2 * HOUR) for n in range(8)]
-    engine = lived(*jobs, on=fleet(nodes=8), clocks=Clocks(drift_ppm=1_000))
+    engine = lived(*jobs, on=fleet(nodes=8), clocks=ClockDrift(drift_ppm=1_000))
 
     drifts = {one.drift for one in engine.lives.values()}
     assert len(drifts) > 4
@@ -133,7 +133,7 @@ def test_a_clock_that_is_fast_or_slow_is_believed_and_the_books_add_up() -> None
 @pytest.mark.parametrize("policy", ["bursar", "srtf"])
 def test_reports_that_are_late_lost_and_wrong_lose_and_create_nothing(policy: str) -> None:
     """Readings overtake each other and the ends of their attempts; nodes fail as well (N2)."""
-    clocks = Clocks(late=2 * MINUTE, lost=0.2, drift_ppm=500)
+    clocks = ClockDrift(late=2 * MINUTE, lost=0.2, drift_ppm=500)
     world = replace(mixed(5, span=2 * HOUR), readings=30 * SECOND, clocks=clocks)
     engine = run(world, policy)
 

@@ -6,7 +6,7 @@ from io import StringIO
 import pytest
 
 from bursar.core.instant import SECOND
-from bursar.sim.csv_traces import Reading, TraceWrong, columns_of, works_from
+from bursar.sim.csv_traces import TraceError, TraceReader, columns_of, works_from
 from bursar.sim.loads import T0
 from bursar.sim.work import Work
 
@@ -21,7 +21,7 @@ MAP = "arrives=submitted,runs=seconds,gpus=n,org=vc,user=who,id=job"
 
 
 def read(text: str, columns: str) -> tuple[Work, ...]:
-    reading = Reading(columns=columns_of(columns), types=("V100",), node_gpus=8)
+    reading = TraceReader(columns=columns_of(columns), types=("V100",), node_gpus=8)
     return works_from(csv.DictReader(StringIO(text)), reading)
 
 
@@ -70,7 +70,7 @@ def test_seconds_limits_estimates_and_tiers_are_read() -> None:
     ],
 )
 def test_what_makes_no_job_is_told(text: str, columns: str, told: str) -> None:
-    with pytest.raises(TraceWrong, match=told):
+    with pytest.raises(TraceError, match=told):
         read(text, columns)
 
 

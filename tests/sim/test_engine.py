@@ -136,7 +136,7 @@ def test_a_node_takes_its_jobs_with_it_and_comes_back() -> None:
     lives = [life(engine, f"j{n}") for n in range(8)]
     assert engine.nodes.failures
     assert {engine.nodes.failures} == {one.failures for one in lives}
-    assert all(one.fate is Fate.DONE and one.kept == DAY for one in lives)
+    assert all(one.fate is Fate.DONE and one.kept_work == DAY for one in lives)
     assert all(0 < one.lost < HOUR * engine.nodes.failures for one in lives)
     assert 8 * DAY == engine.purse.accounts["acme"].sums()["spent"]
     assert [] == problems(engine)
@@ -188,7 +188,7 @@ def test_all_is_done_and_all_adds_up_under_every_policy(policy: str) -> None:
     assert {Fate.DONE} == {one.fate for one in engine.lives.values()}
     assert [] == watched.doubled
     assert [] == problems(engine)
-    assert all(one.kept == one.work.runs for one in engine.lives.values())
+    assert all(one.kept_work == one.work.runs for one in engine.lives.values())
     assert (0, 0) == (engine.busy.level, engine.wanted.level)
     kept = sum(one.kept_run * one.work.milli_gpus for one in engine.lives.values())
     lost = sum((one.lost + one.overhead) * one.work.milli_gpus for one in engine.lives.values())
@@ -225,7 +225,7 @@ class Watched:
 def test_a_lie_in_the_books_is_told() -> None:
     """The checks above can fail: a micro-credit of work that nobody paid for is found."""
     engine = lived(work("one"))
-    engine.purse.accounts["acme"].kept += 1
+    engine.purse.accounts["acme"].kept_value += 1
 
     assert 1 == len(problems(engine))
     assert 1 == len(report(engine)["problems"])

@@ -4,21 +4,21 @@ import pytest
 
 from bursar.core.instant import DAY, HOUR, MINUTE
 from bursar.core.value import replace
-from bursar.sim.loads import T0, Arrivals, Tenant, instants, works
+from bursar.sim.loads import T0, ArrivalPattern, SimulatedTenant, instants, works
 from bursar.sim.rng import Chance
 from bursar.sim.work import Work, gang
 
 
-def drawn(*tenants: Tenant, seed: int = 1, span: int = DAY) -> tuple[Work, ...]:
+def drawn(*tenants: SimulatedTenant, seed: int = 1, span: int = DAY) -> tuple[Work, ...]:
     return works(tenants, span, ("H100",), 8, Chance(seed))
 
 
-def count(arrivals: Arrivals, span: int = 100 * DAY) -> int:
+def count(arrivals: ArrivalPattern, span: int = 100 * DAY) -> int:
     return sum(1 for _ in instants(arrivals, span, Chance(7)))
 
 
-ACME = Tenant(org="acme", arrivals=Arrivals(per_hour=30), gpus=((1, 3), (8, 1)))
-BETA = Tenant(org="beta", arrivals=Arrivals(kind="bursty", per_hour=30), users=9)
+ACME = SimulatedTenant(org="acme", arrivals=ArrivalPattern(per_hour=30), gpus=((1, 3), (8, 1)))
+BETA = SimulatedTenant(org="beta", arrivals=ArrivalPattern(kind="bursty", per_hour=30), users=9)
 
 
 def test_the_same_seed_draws_the_same_jobs_and_another_draws_others() -> None:
@@ -44,19 +44,19 @@ def test_telling_estimates_changes_nothing_but_the_estimates() -> None:
 @pytest.mark.parametrize("kind", ["poisson", "bursty", "diurnal", "flood"])
 def test_every_kind_of_arrivals_has_the_average_it_was_given(kind: str) -> None:
     """Within 5 % in 100 days of 10 an hour: nine standard deviations of an even stream."""
-    found = count(Arrivals(kind=kind, per_hour=10, burst=2))
+    found = count(ArrivalPattern(kind=kind, per_hour=10, burst=2))
 
     assert 24_000 == pytest.approx(found, rel=0.05)
 
 
 def test_bursts_are_bursts_and_days_have_a_peak() -> None:
-    def busiest(arrivals: Arrivals, span: int, slot: int) -> float:
+    def busiest(arrivals: ArrivalPattern, span: int, slot: int) -> float:
         slots: dict[int, int] = {}
         for at in instants(arrivals, span, Chance(3)):
             slots[at % DAY // slot] = slots.get(at % DAY // slot, 0) + 1
         return max(slots.values()) / (sum(slots.values()) / (DAY // slot))
 
-    even = Arrivals(per_hour=60)
+    even = ArrivalPattern(per_hour=60)
     bursty = replace(even, kind="bursty", burst=10.0, burst_lasts=5 * MINUTE)
     assert busiest(bursty, DAY, MINUTE) > 2 * busiest(even, DAY, MINUTE)
 
@@ -67,7 +67,7 @@ def test_bursts_are_bursts_and_days_have_a_peak() -> None:
 
 
 def test_a_flood_comes_and_goes() -> None:
-    flood = Arrivals(kind="flood", per_hour=600, begins=HOUR, ends=2 * HOUR)
+    flood = ArrivalPattern(kind="flood", per_hour=600, begins=HOUR, ends=2 * HOUR)
     came = list(instants(flood, DAY, Chance(1)))
 
     assert 600 == pytest.approx(len(came), rel=0.15)
@@ -93,11 +93,11 @@ def test_large_jobs_take_whole_nodes() -> None:
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: Arrivals(kind="sometimes"), "arrivals are one of"),
-        (lambda: Arrivals(per_hour=0), "per_hour"),
-        (lambda: Arrivals(burst=0.5), "burst"),
-        (lambda: Tenant(org="acme", gpus=((0, 1),)), "0 is no number of GPUs"),
-        (lambda: Tenant(org="acme", slack=0.9), "slack"),
+        (lambda: ArrivalPattern(kind="sometimes"), "arrivals are one of"),
+        (lambda: ArrivalPattern(per_hour=0), "per_hour"),
+        (lambda: ArrivalPattern(burst=0.5), "burst"),
+        (lambda: SimulatedTenant(org="acme", gpus=((0, 1),)), "0 is no number of GPUs"),
+        (lambda: SimulatedTenant(org="acme", slack=0.9), "slack"),
     ],
 )
 def test_demand_that_makes_no_sense_cannot_be_written_down(make, told) -> None:  # type: ignore[no-untyped-def]

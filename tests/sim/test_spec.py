@@ -11,8 +11,8 @@ from bursar.sim.admission import Admission
 from bursar.sim.example import WORLDS
 from bursar.sim.provisioning import Offer, Provision
 from bursar.sim.rng import Chance
-from bursar.sim.spec import Spec, SpecWrong, micros_of, parse_span, spec_of
-from bursar.sim.world import Clocks, Outage
+from bursar.sim.spec import SimulationSpec, SpecWrong, micros_of, parse_span, spec_of
+from bursar.sim.world import ClockDrift, Outage
 
 SMALL = """
 days: 0.5
@@ -38,7 +38,7 @@ outages: [{gpu_type: L4, begins: 6h, lasts: 30m}]
 """
 
 
-def read(text: str) -> Spec:
+def read(text: str) -> SimulationSpec:
     return spec_of(yaml.safe_load(text))
 
 
@@ -66,7 +66,7 @@ def test_whatever_else_a_world_is_like_is_read_and_handed_on() -> None:
 
     assert (("H100", 1_500_000), ("L4", 250_000)) == world.speeds
     assert MINUTE == world.readings
-    assert Clocks(late=20 * SECOND, lost=0.01, drift_ppm=50) == world.clocks
+    assert ClockDrift(late=20 * SECOND, lost=0.01, drift_ppm=50) == world.clocks
     assert Admission(every=30 * SECOND, retries=2) == world.admission
     offer = Offer(gpu_type="H100", price=4_000_000, delay=20 * MINUTE, most=3)
     assert Provision(offers=(offer,), every=5 * MINUTE, used=0.25) == world.provision
@@ -185,12 +185,12 @@ TENANTS = [{"org": "a", "arrivals": {"per_hour": 50}}]
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (changed(), "nobody submits"),
+        (changed(), "no job is submitted"),
         (changed(tenants=[{"org": "a", "tier": "gold"}]), "a: there is no tier gold; there are"),
-        (changed(tenants=TENANTS, shares={"paid/b": {}}), "shares: nobody is called paid/b"),
-        (changed(tenants=TENANTS, shares={"free/a": {}}), "shares: nobody is called free/a"),
-        (changed(tenants=TENANTS, credits={"b": 1}), "credits: nobody is called b"),
-        (changed(tenants=TENANTS, speed={"B200": 2}), "speed: nobody has GPUs of type B200"),
+        (changed(tenants=TENANTS, shares={"paid/b": {}}), "shares: there is no paid/b"),
+        (changed(tenants=TENANTS, shares={"free/a": {}}), "shares: there is no free/a"),
+        (changed(tenants=TENANTS, credits={"b": 1}), "credits: there is no org b"),
+        (changed(tenants=TENANTS, speed={"B200": 2}), "speed: no node has GPUs of type B200"),
         (changed(tenants=TENANTS, outages=[{"gpu_type": "B200"}]), "outages: the fleet has no"),
         (changed(tenants=[{"org": "a", "arrivals": {"per_hour": 1e6}}]), "24,000,000 jobs"),
     ],
@@ -229,5 +229,5 @@ def test_a_weight_that_is_none_is_told() -> None:
         spec.with_weight(("paid", "a"), 0)
     with pytest.raises(SpecWrong, match="paid=0: weight"):
         spec.with_weight(("paid",), 0)
-    with pytest.raises(SpecWrong, match="nobody is called paid/b"):
+    with pytest.raises(SpecWrong, match="there is no paid/b"):
         spec.with_weight(("paid", "b"), 2).world(Chance(1))

@@ -7,12 +7,12 @@ from bursar.core.instant import DAY, HOUR, MINUTE, SECOND
 from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.sim.engine import Engine
 from bursar.sim.fleets import Fleet, Group
-from bursar.sim.job_runs import Life
-from bursar.sim.loads import T0, Arrivals, Tenant, works
+from bursar.sim.job_runs import JobRun
+from bursar.sim.loads import T0, ArrivalPattern, SimulatedTenant, works
 from bursar.sim.policies import POLICIES
 from bursar.sim.rng import Chance
 from bursar.sim.work import Work, gang
-from bursar.sim.world import World
+from bursar.sim.world import SimulatedWorld
 
 PRICE = 3_600_000_000  # a micro-credit for each GPU-microsecond: sums can be done in the head
 
@@ -61,7 +61,7 @@ def lived(
     **more: Any,
 ) -> Engine:
     """The world of these jobs, lived through."""
-    world = World(
+    world = SimulatedWorld(
         fleet=on or fleet(),
         works=tuple(sorted(works, key=lambda one: (one.arrives_at, one.id))),
         policy=rules or PoolPolicy(),
@@ -74,7 +74,7 @@ def lived(
     return engine
 
 
-def life(engine: Engine, name: str) -> Life:
+def life(engine: Engine, name: str) -> JobRun:
     return engine.lives[JobId(name)]
 
 
@@ -92,22 +92,26 @@ def problems(engine: Engine, *, over: bool = True) -> list[str]:
     return [problem for account in accounts for problem in account.problems(over=over)]
 
 
-def mixed(seed: int, *, span: int = 4 * HOUR, fails_every: int = DAY) -> World:
+def mixed(seed: int, *, span: int = 4 * HOUR, fails_every: int = DAY) -> SimulatedWorld:
     """Four tenants in a hurry on three nodes that fail, all drawn by chance."""
     there = fleet(nodes=3, fails_every=fails_every)
     sizes = ((1, 6), (2, 2), (4, 1), (8, 1), (16, 1))
     tenants = (
-        Tenant(
+        SimulatedTenant(
             org="acme", tier="enterprise", users=2, gpus=sizes, known=0.3,
-            arrivals=Arrivals(kind="diurnal", per_hour=8, burst=2, peak_at=2 * HOUR),
+            arrivals=ArrivalPattern(kind="diurnal", per_hour=8, burst=2, peak_at=2 * HOUR),
             checkpoint_every=5 * MINUTE, checkpoint_cost=5 * SECOND,
         ),
-        Tenant(org="beta", gpus=sizes, arrivals=Arrivals(kind="bursty", per_hour=12)),
-        Tenant(
-            org="flood", run_median=5 * MINUTE,
-            arrivals=Arrivals(kind="flood", per_hour=60, begins=HOUR, ends=2 * HOUR),
+        SimulatedTenant(
+            org="beta", gpus=sizes, arrivals=ArrivalPattern(kind="bursty", per_hour=12),
         ),
-        Tenant(org="free", tier="free", users=5, arrivals=Arrivals(per_hour=12), known=0.0),
+        SimulatedTenant(
+            org="flood", run_median=5 * MINUTE,
+            arrivals=ArrivalPattern(kind="flood", per_hour=60, begins=HOUR, ends=2 * HOUR),
+        ),
+        SimulatedTenant(
+            org="free", tier="free", users=5, arrivals=ArrivalPattern(per_hour=12), known=0.0,
+        ),
     )  # fmt: skip
     drawn = works(tenants, span, there.types, there.node_gpus, Chance(seed, "load"))
-    return World(fleet=there, works=drawn, restart_cost=20 * SECOND)
+    return SimulatedWorld(fleet=there, works=drawn, restart_cost=20 * SECOND)

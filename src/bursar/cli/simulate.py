@@ -15,7 +15,7 @@ import yaml  # type: ignore[import-untyped]
 from bursar.cli.policies import load_policy
 from bursar.core.scheduling.model.policy_file import SECTIONS
 from bursar.sim.compare import Case, compare
-from bursar.sim.csv_traces import Reading, TraceWrong, columns_of, works_from
+from bursar.sim.csv_traces import TraceError, TraceReader, columns_of, works_from
 from bursar.sim.engine import Engine
 from bursar.sim.example import WORLDS
 from bursar.sim.gantt import Gantt, gantt
@@ -23,9 +23,9 @@ from bursar.sim.page import name_of, page
 from bursar.sim.plot import plot
 from bursar.sim.policies import POLICIES
 from bursar.sim.rng import Chance
-from bursar.sim.spec import Spec, SpecWrong, spec_of
+from bursar.sim.spec import SimulationSpec, SpecWrong, spec_of
 from bursar.sim.work import Work
-from bursar.sim.world import World
+from bursar.sim.world import SimulatedWorld
 
 # The table's rows: name, unit, and path of the figure in a run's report.
 ROWS: Final = (
@@ -106,7 +106,7 @@ def simulate(
         name = f"{error.filename}: " if error.filename else ""
         print(f"bursar: {name}{error.strerror or error}", file=sys.stderr)
         return 2
-    except (SpecWrong, TraceWrong, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (SpecWrong, TraceError, UnicodeDecodeError, yaml.YAMLError) as error:
         print(f"bursar: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -182,20 +182,22 @@ def _parse_policies(policies: str) -> list[str]:
     return list(dict.fromkeys(chosen))
 
 
-def _make_world(spec: Spec, seed: int, trace: Path | None, columns: str) -> World:
+def _make_world(
+    spec: SimulationSpec, seed: int, trace: Path | None, columns: str
+) -> SimulatedWorld:
     try:
         return spec.world(
             Chance(seed), None if trace is None else _load_trace(spec, trace, columns)
         )
-    except TraceWrong:
+    except TraceError:
         raise
     except (TypeError, ValueError, OverflowError) as error:
         raise SpecWrong(str(error)) from error
 
 
-def _load_trace(spec: Spec, trace: Path, columns: str) -> tuple[Work, ...]:
+def _load_trace(spec: SimulationSpec, trace: Path, columns: str) -> tuple[Work, ...]:
     """Read jobs from a CSV file, which may be gzipped."""
-    reading = Reading(
+    reading = TraceReader(
         columns=columns_of(columns), types=spec.fleet.types, node_gpus=spec.fleet.node_gpus
     )
     open_file = gzip.open if trace.suffix == ".gz" else open
@@ -203,10 +205,10 @@ def _load_trace(spec: Spec, trace: Path, columns: str) -> tuple[Work, ...]:
         with open_file(trace, "rt", encoding="utf-8-sig", newline="") as lines:
             return works_from(csv.DictReader(lines), reading)
     except (EOFError, UnicodeDecodeError, csv.Error) as error:
-        raise TraceWrong(f"{trace}: {error}") from error
+        raise TraceError(f"{trace}: {error}") from error
 
 
-def _apply_changes(spec: Spec, add: list[str], weights: list[str]) -> Spec:
+def _apply_changes(spec: SimulationSpec, add: list[str], weights: list[str]) -> SimulationSpec:
     for gpu_type, gpus in _parse_pairs(add, "--add"):
         spec = spec.with_gpus(gpu_type, gpus)
     for path, weight in _parse_pairs(weights, "--weight"):

@@ -25,7 +25,7 @@ QUANTUM: Final = MINUTE  # how often a policy looks whose keys change with time
 
 
 class InOrder:
-    """Jobs start in the order of a key; nobody who runs makes room."""
+    """Jobs start in the order of a key; running jobs are not preempted."""
 
     def __init__(self, key: Callable[[Job], Key], *, backfill: bool) -> None:
         self._key = key
@@ -46,17 +46,17 @@ class InOrder:
         return None
 
     def round(self, cluster: Cluster, now: Instant) -> Sequence[Decision]:
-        """Start whoever fits, the first in order first."""
+        """Start the jobs that fit, in order."""
         cluster.advance_to(now)
-        found: list[Decision] = list(start_kept(cluster))
+        decisions: list[Decision] = list(start_kept(cluster))
         for job in self.in_turn(cluster):
             start = start_of(cluster, job)
             if start is not None:
                 cluster.apply(start)
-                found.append(start)
+                decisions.append(start)
             elif not self._backfill:
                 break
-        return found
+        return decisions
 
     def in_turn(self, cluster: Cluster) -> Iterator[Job]:
         """The next in order; a job that is found still waiting afterwards ends its shape's turn."""
@@ -79,20 +79,20 @@ class InOrder:
 def _next(cluster: Cluster, queue: SortedSet[Key], after: Key) -> Key | None:
     """The first that waits, behind a key; those for whom GPUs are kept need no turn."""
     gone: list[Key] = []
-    found = None
+    following = None
     for key in queue.since(after):
         if key[-1] not in cluster.waiting:
             gone.append(key)  # it has started
         elif key != after and key[-1] not in cluster.earmarks:
-            found = key
+            following = key
             break
     for key in gone:
         queue.discard(key)
-    return found
+    return following
 
 
 class Preemptive(InOrder):
-    """Jobs run in the order of a key, and who comes later makes room for who comes before."""
+    """Jobs run in the order of a key, and later jobs make room for earlier ones."""
 
     def __init__(
         self,
@@ -106,32 +106,32 @@ class Preemptive(InOrder):
         self._every = every  # microseconds after which keys are looked at again; 0: they stay
 
     def look_again(self, cluster: Cluster, now: Instant) -> Instant | None:
-        """After a quantum, if keys change with time and somebody waits."""
+        """After a quantum, if keys change with time and jobs wait."""
         return now + self._every if self._every and cluster.waiting else None
 
     def round(self, cluster: Cluster, now: Instant) -> Sequence[Decision]:
-        """Start whoever fits; for whoever does not, others make room if that is enough."""
+        """Start the jobs that fit; for the others, preempt later jobs if that makes enough room."""
         cluster.advance_to(now)
-        found: list[Decision] = list(start_kept(cluster))
+        decisions: list[Decision] = list(start_kept(cluster))
         later: _Later | None = None
         for job in self.in_turn(cluster):
             start = start_of(cluster, job)
             if start is not None:
                 cluster.apply(start)
-                found.append(start)
+                decisions.append(start)
                 continue
             later = later or _Later(cluster, self._running_key)
             for decision in later.make_room(job, (*self._key(job), job.id)):
                 cluster.apply(decision)
-                found.append(decision)
-        return found
+                decisions.append(decision)
+        return decisions
 
 
 _Offer = tuple[int, NodeId, int, list[RunningJob]]  # see `_Later`
 
 
 class _Later:
-    """What runs, by node, for finding out who comes later than somebody who waits."""
+    """The running jobs by node: finds those that come later in order than a waiting job."""
 
     def __init__(self, cluster: Cluster, key: Callable[[RunningJob, Instant], Key]) -> None:
         self._cluster = cluster
@@ -142,12 +142,12 @@ class _Later:
                 for piece in running.pieces:
                     self._by_node.setdefault(piece.node, []).append(entry)
         for there in self._by_node.values():
-            there.sort(key=lambda one: one[0], reverse=True)
+            there.sort(key=lambda entry: entry[0], reverse=True)
 
     def make_room(self, job: Job, key: Key) -> list[Decision]:
         """Ask the last in order to leave, if a job fits then; nothing otherwise."""
         for gpu_type in job.shape.types:
-            offers = sorted(self._offers(job.shape, gpu_type, key), key=lambda one: one[:2])
+            offers = sorted(self._offers(job.shape, gpu_type, key), key=lambda entry: entry[:2])
             nodes: list[tuple[NodeId, int]] = []
             victims: dict[JobId, RunningJob] = {}
             tasks = 0
@@ -186,28 +186,33 @@ class _Later:
     ) -> list[Decision]:
         now, cluster = self._cluster.now, self._cluster
         names = tuple(sorted(victims))
-        kept = choose_pieces(cluster, job.shape, spot, FREE_NOW, frozenset(names))
-        found: list[Decision] = [
+        pieces = choose_pieces(cluster, job.shape, spot, FREE_NOW, frozenset(names))
+        preemptions: list[Decision] = [
             Preempt(
                 job=name, wanted_by=job.id, right="order", lost=victims[name].work_lost(now),
                 stops_at=now + cluster.policy.grace,
             )
             for name in names
         ]  # fmt: skip
-        return [*found, EarmarkGpus(job=job.id, gpu_type=spot.gpu_type, pieces=kept, victims=names)]
+        return [
+            *preemptions,
+            EarmarkGpus(job=job.id, gpu_type=spot.gpu_type, pieces=pieces, victims=names),
+        ]
 
 
 def _fits(machine: NodeUsage, task: TaskNeed, leaving: list[RunningJob]) -> int:
     """Tasks that fit on a node once some have left."""
-    return task.count_in(machine.room_at(FREE_NOW, frozenset(one.job.id for one in leaving)))
+    return task.count_in(
+        machine.room_at(FREE_NOW, frozenset(running.job.id for running in leaving))
+    )
 
 
 def _needed(
     machine: NodeUsage, task: TaskNeed, leaving: list[RunningJob], fits: int
 ) -> list[RunningJob]:
     """Those of them who must leave for so many tasks to fit; the first that need not stay."""
-    for one in leaving if len(leaving) > 1 else ():
-        others = [other for other in leaving if other is not one]
+    for candidate in leaving if len(leaving) > 1 else ():
+        others = [other for other in leaving if other is not candidate]
         if _fits(machine, task, others) >= fits:
             return _needed(machine, task, others, fits)
     return leaving
@@ -215,7 +220,7 @@ def _needed(
 
 def start_kept(cluster: Cluster) -> list[Decision]:
     """Start the jobs for which others have left by now."""
-    found: list[Decision] = []
+    decisions: list[Decision] = []
     for name in sorted(cluster.earmarks):
         earmark = cluster.earmarks[name]
         if can_start(cluster, earmark):
@@ -223,8 +228,8 @@ def start_kept(cluster: Cluster) -> list[Decision]:
                 job=name, gpu_type=earmark.gpu_type, pieces=earmark.pieces, why=StartReason.FREED
             )
             cluster.apply(start)
-            found.append(start)
-    return found
+            decisions.append(start)
+    return decisions
 
 
 def start_of(cluster: Cluster, job: Job) -> Start | None:
@@ -248,12 +253,12 @@ class LeastAttained(Preemptive):
 
     def round(self, cluster: Cluster, now: Instant) -> Sequence[Decision]:
         """As others, and remembers what those had who leave."""
-        found = super().round(cluster, now)
-        for decision in found:
+        decisions = super().round(cluster, now)
+        for decision in decisions:
             if isinstance(decision, Preempt):
                 running = cluster.running[decision.job]  # until its grace is over
                 self._had[decision.job] = self._service(running, decision.stops_at)
-        return found
+        return decisions
 
     def _waiting(self, job: Job) -> Key:
         return _step(self._had.get(job.id, 0)), job.queued_at
@@ -294,7 +299,7 @@ class DominantShare:
     def round(self, cluster: Cluster, now: Instant) -> Sequence[Decision]:
         """Start a job of the org that has the least, again and again."""
         cluster.advance_to(now)
-        found: list[Decision] = []
+        decisions: list[Decision] = []
         turns = {org: queue.in_turn(cluster) for org, queue in self._orgs.items()}
         had = self._had(cluster)
         shares = [(self._share(cluster, org, had.get(org, {})), org) for org in turns]
@@ -305,12 +310,12 @@ class DominantShare:
             start = next(_first_start(cluster, turns[org], full), None)
             if start is not None:
                 cluster.apply(start)
-                found.append(start)
+                decisions.append(start)
                 of_org = had.setdefault(org, {})
                 milli = cluster.running[start.job].job.shape.milli_gpus
                 of_org[start.gpu_type] = of_org.get(start.gpu_type, 0) + milli
                 heappush(shares, (self._share(cluster, org, of_org), org))
-        return found
+        return decisions
 
     def _share(self, cluster: Cluster, org: Path, had: dict[str, int]) -> int:
         """The largest part of a GPU type that an org has, in parts per million, by weight."""

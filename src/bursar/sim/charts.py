@@ -23,7 +23,7 @@ _SPANS: Final = (1, 10, _MINUTE, 10 * _MINUTE, _HOUR, 6 * _HOUR, _DAY, 7 * _DAY,
 
 
 @value
-class Line:
+class ChartLine:
     """One line of a chart."""
 
     name: str  # "" if what colours mean does not name it
@@ -56,21 +56,23 @@ def amounts(most: float, unit: str = "") -> Axis:
     step *= next(times for times in (1, 2, 5, 10) if step * times * TICKS >= most)
     count = max(-(-most // step), 1)
     figures = [step * place for place in range(int(count) + 1)]
-    return Axis(low=0, high=figures[-1], ticks=tuple((one, f"{one:,g}{unit}") for one in figures))
+    return Axis(
+        low=0, high=figures[-1], ticks=tuple((figure, f"{figure:,g}{unit}") for figure in figures)
+    )
 
 
 def times(seconds: float) -> Axis:
     """From the beginning of a run to its end, in days or hours."""
-    step = next((one for one in _TIMES if one * 8 >= seconds), _TIMES[-1])
+    step = next((candidate for candidate in _TIMES if candidate * 8 >= seconds), _TIMES[-1])
     marks = range(0, int(seconds) + 1, step)
     return Axis(low=0, high=max(seconds, 1.0), ticks=tuple((at, _clock(at, step)) for at in marks))
 
 
 def spans(longest: float) -> Axis:
     """Spans from a second to the longest, in equal steps by factor."""
-    high = next((one for one in _SPANS if one >= longest), max(longest, 1.0))
-    ticks = tuple((one, span(one)) for one in _SPANS if one <= high)
-    return Axis(low=1, high=high, ticks=ticks, place=lambda one: log10(max(one, 1.0)))
+    high = next((value for value in _SPANS if value >= longest), max(longest, 1.0))
+    ticks = tuple((value, span(value)) for value in _SPANS if value <= high)
+    return Axis(low=1, high=high, ticks=ticks, place=lambda value: log10(max(value, 1.0)))
 
 
 def span(seconds: float) -> str:
@@ -90,23 +92,25 @@ def _clock(seconds: int, step: int) -> str:
 # ----------------------------------------------------------------------------- charts
 
 
-def lines_chart(title: str, told: str, lines: Sequence[Line], across: Axis, up: Axis) -> str:
+def lines_chart(
+    title: str, caption: str, lines: Sequence[ChartLine], across: Axis, up: Axis
+) -> str:
     """Lines over one axis; what lies beyond it is not drawn."""
     drawn = "".join(
         f'<path class="line{" dashed" if line.dashed else ""}" style="stroke:{line.colour}" '
         f'd="{path_of(line.points, across, up)}"><title>{escape(line.name)}</title></path>'
         for line in lines
     )
-    return _figure(title, told, drawn, across, up, ((line.name, line) for line in lines))
+    return _figure(title, caption, drawn, across, up, ((line.name, line) for line in lines))
 
 
 def steps_of(values: Sequence[float], step: float) -> Points:
     """A mean for each step as points: in the middle of it."""
-    return [((place + 0.5) * step, one) for place, one in enumerate(values)]
+    return [((place + 0.5) * step, value) for place, value in enumerate(values)]
 
 
 def stack_chart(
-    title: str, told: str, parts: Sequence[Line], across: Axis, up: Axis, over: Line
+    title: str, caption: str, parts: Sequence[ChartLine], across: Axis, up: Axis, over: ChartLine
 ) -> str:
     """Areas that lie upon each other, the first at the bottom, and a line over them."""
     drawn, below = [], [(x, 0.0) for x, _ in parts[0].points] if parts else []
@@ -123,10 +127,10 @@ def stack_chart(
         f'd="{path_of(over.points, across, up)}"/>'
     )
     named = ((line.name, line) for line in (*parts, over))
-    return _figure(title, told, "".join(drawn), across, up, named)
+    return _figure(title, caption, "".join(drawn), across, up, named)
 
 
-def bars(title: str, told: str, rows: Sequence[tuple[str, float, str, str]]) -> str:
+def bars(title: str, caption: str, rows: Sequence[tuple[str, float, str, str]]) -> str:
     """A bar for each run: its name, its length, what is written at it, its colour."""
     longest = max((length for _, length, _, _ in rows), default=0.0) or 1.0
     drawn = "".join(
@@ -136,17 +140,17 @@ def bars(title: str, told: str, rows: Sequence[tuple[str, float, str, str]]) -> 
     )
     return (
         f'<figure class="card"><figcaption>{escape(title)}</figcaption>{drawn}'
-        f"<p>{escape(told)}</p></figure>"
+        f"<p>{escape(caption)}</p></figure>"
     )
 
 
 def picture(
-    title: str, told: str, legend: str, address: str, height: int, across: Axis, rows: str
+    title: str, caption: str, legend: str, address: str, height: int, across: Axis, rows: str
 ) -> str:
     """A picture with an axis of time below."""
     image = f'<img alt="{escape(title)}" src="{address}">'
     return (
-        f"<figure><figcaption>{escape(title)}</figcaption><p>{escape(told)}</p>{legend}"
+        f"<figure><figcaption>{escape(title)}</figcaption><p>{escape(caption)}</p>{legend}"
         f'<div class="plot" style="height:{height}px">{image}'
         f'<span class="side">{escape(rows)}</span>{_below(across)}</div></figure>'
     )
@@ -162,7 +166,12 @@ def key(entries: Iterable[tuple[str, str, bool]]) -> str:
 
 
 def _figure(
-    title: str, told: str, drawn: str, across: Axis, up: Axis, named: Iterable[tuple[str, Line]]
+    title: str,
+    caption: str,
+    drawn: str,
+    across: Axis,
+    up: Axis,
+    named: Iterable[tuple[str, ChartLine]],
 ) -> str:
     grid = "".join(
         f'<path class="grid" d="M0 {SIZE - SIZE * up.at(at):.0f}H{SIZE}"/>' for at, _ in up.ticks
@@ -173,7 +182,7 @@ def _figure(
     )
     legend = key((name, line.colour, line.dashed) for name, line in named if name)
     return (
-        f"<figure><figcaption>{escape(title)}</figcaption><p>{escape(told)}</p>{legend}"
+        f"<figure><figcaption>{escape(title)}</figcaption><p>{escape(caption)}</p>{legend}"
         f'<div class="plot"><svg viewBox="0 0 {SIZE} {SIZE}" preserveAspectRatio="none" '
         f'role="img" aria-label="{escape(title)}">{grid}{drawn}</svg>{beside}{_below(across)}</div>'
         "</figure>"
@@ -194,16 +203,16 @@ def path_of(points: Points, across: Axis, up: Axis) -> str:
     placed = [
         (round(SIZE * across.at(x)), round(SIZE - SIZE * up.at(min(y, up.high)))) for x, y in points
     ]
-    kept = [point for point, after in pairwise([*placed, (-1, -1)]) if point != after]
-    return "M" + "L".join(f"{x} {y}" for x, y in _bends(kept))
+    distinct = [point for point, after in pairwise([*placed, (-1, -1)]) if point != after]
+    return "M" + "L".join(f"{x} {y}" for x, y in _bends(distinct))
 
 
 def _bends(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    found = points[:2]
+    bends = points[:2]
     for point in points[2:]:
-        (ax, ay), (bx, by) = found[-2:]
-        if (bx - ax) * (point[1] - ay) == (by - ay) * (point[0] - ax) and point not in found[-2:]:
-            found[-1] = point
+        (ax, ay), (bx, by) = bends[-2:]
+        if (bx - ax) * (point[1] - ay) == (by - ay) * (point[0] - ax) and point not in bends[-2:]:
+            bends[-1] = point
         else:
-            found.append(point)
-    return found
+            bends.append(point)
+    return bends

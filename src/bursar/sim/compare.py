@@ -8,7 +8,7 @@ from bursar.sim.engine import Engine
 from bursar.sim.policies import POLICIES
 from bursar.sim.report import report
 from bursar.sim.rng import Chance
-from bursar.sim.world import World
+from bursar.sim.world import SimulatedWorld
 
 Telling = Callable[[str, int, int], None]  # which run, jobs that are over, all
 Watching = Callable[[str, Engine], None]  # which run, as it is when it is over
@@ -19,7 +19,7 @@ class Case:
     """One run to be made."""
 
     policy: str
-    world: World
+    world: SimulatedWorld
     variant: str = ""  # what was changed; empty: nothing
 
     @property
@@ -57,5 +57,5 @@ def compare(
         "seed": seed,
         "change": change,
         "runs": runs,
-        "clean": not any(one["problems"] for one in runs),
+        "clean": not any(run["problems"] for run in runs),
     }

@@ -29,12 +29,12 @@ MEANT: Final = {
 }
 
 
-class TraceWrong(ValueError):
+class TraceError(ValueError):
     """A row, or the map, makes no job."""
 
 
 @value
-class Reading:
+class TraceReader:
     """How rows become jobs."""
 
     columns: tuple[tuple[str, str], ...]  # what → the column that has it
@@ -48,42 +48,42 @@ class Reading:
         names = [what for what, _ in self.columns]
         unknown = sorted(set(names) - set(COLUMNS))
         if unknown:
-            raise TraceWrong(f"no such part: {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
+            raise TraceError(f"no such part: {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
         if missing := [what for what in NEEDED if what not in names]:
-            raise TraceWrong(f"the map names no column for {', '.join(missing)}")
+            raise TraceError(f"the map names no column for {', '.join(missing)}")
 
 
 def columns_of(text: str) -> tuple[tuple[str, str], ...]:
     """A map as it is written: `what=column,what=column`; what is not named has its own name."""
-    found = {what: what for what in NEEDED}
+    columns = {what: what for what in NEEDED}
     for part in filter(None, text.split(",")):
         what, sign, column = part.partition("=")
         if not sign or not column.strip():
-            raise TraceWrong(f"{part!r} is not what=column")
-        found[what.strip()] = column.strip()
-    return tuple(sorted(found.items()))
+            raise TraceError(f"{part!r} is not what=column")
+        columns[what.strip()] = column.strip()
+    return tuple(sorted(columns.items()))
 
 
-def works_from(rows: Iterable[Mapping[str, str]], reading: Reading) -> tuple[Work, ...]:
+def works_from(rows: Iterable[Mapping[str, str]], reading: TraceReader) -> tuple[Work, ...]:
     """All jobs of a table, by arrival; rows without GPUs or run time are no jobs."""
-    found: list[tuple[int, Work]] = []
+    works: list[tuple[int, Work]] = []
     for number, row in enumerate(rows, start=1):
         try:
             cells = _cells(row, reading)
             if _is_job(cells):
-                found.append((_read(cells, "arrives", _instant), _work(number, cells, reading)))
+                works.append((_read(cells, "arrives", _instant), _work(number, cells, reading)))
         except (TypeError, ValueError, OverflowError) as error:
-            raise TraceWrong(f"row {number}: {error}") from error
-    if not found:
-        raise TraceWrong("there is no job in it")
-    first = min(at for at, _ in found)
-    moved = (replace(work, arrives_at=T0 + at - first) for at, work in found)
+            raise TraceError(f"row {number}: {error}") from error
+    if not works:
+        raise TraceError("there is no job in it")
+    first = min(at for at, _ in works)
+    moved = (replace(work, arrives_at=T0 + at - first) for at, work in works)
     return tuple(sorted(moved, key=lambda work: (work.arrives_at, work.id)))
 
 
-def _cells(row: Mapping[str, str | None], reading: Reading) -> dict[str, str]:
+def _cells(row: Mapping[str, str | None], reading: TraceReader) -> dict[str, str]:
     """What a row says, by what it is."""
-    found = {}
+    cells = {}
     for what, column in reading.columns:
         if column not in row:
             there = ", ".join(str(name) for name in row)
@@ -91,8 +91,8 @@ def _cells(row: Mapping[str, str | None], reading: Reading) -> dict[str, str]:
         text = row[column]
         if text is None:
             raise ValueError(f"it ends before {column!r}")
-        found[what] = text.strip()
-    return found
+        cells[what] = text.strip()
+    return cells
 
 
 def _is_job(cells: Mapping[str, str]) -> bool:
@@ -100,7 +100,7 @@ def _is_job(cells: Mapping[str, str]) -> bool:
     return all(cells[what] and _read(cells, what, float) > 0 for what in ("gpus", "runs"))
 
 
-def _work(number: int, cells: Mapping[str, str], reading: Reading) -> Work:
+def _work(number: int, cells: Mapping[str, str], reading: TraceReader) -> Work:
     """The job of a row, as if it came at the beginning."""
     runs = max(_read(cells, "runs", _seconds), 1)
     limit = _read(cells, "limit", _seconds) if cells.get("limit") else 0

@@ -26,21 +26,21 @@ from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.value import replace
 from bursar.sim.admission import Door
-from bursar.sim.job_runs import Fate, Life
-from bursar.sim.nodes import Nodes
+from bursar.sim.job_runs import Fate, JobRun
+from bursar.sim.nodes import SimulatedNodes
 from bursar.sim.policies import Scheduler
 from bursar.sim.reports import Reports
 from bursar.sim.rng import Chance
-from bursar.sim.tenant_ledgers import Purse
-from bursar.sim.time_integral import Area
+from bursar.sim.tenant_ledgers import TenantLedgers
+from bursar.sim.time_integral import TimeIntegral
 from bursar.sim.work import Work
-from bursar.sim.world import World
+from bursar.sim.world import SimulatedWorld
 
 _Event = tuple[Instant, int, str, str, int, int]  # when, number, what, whose, attempt, figure
 Progress = Callable[[int, int], None]  # jobs that are over, and all
 
 
-class Stretch(NamedTuple):
+class GpuStretch(NamedTuple):
     """An attempt that is over: who had which GPUs from when to when."""
 
     job: JobId
@@ -52,17 +52,17 @@ class Stretch(NamedTuple):
 class Engine:
     """One run of a world under one policy."""
 
-    def __init__(self, world: World, scheduler: Scheduler, chance: Chance) -> None:
+    def __init__(self, world: SimulatedWorld, scheduler: Scheduler, chance: Chance) -> None:
         self.world = world
         self.now = world.begins_at
         self.cluster = Cluster(world.policy, self.now)
-        self.purse = Purse(world.prices, dict(world.credits), self.now)
+        self.purse = TenantLedgers(world.prices, dict(world.credits), self.now)
         self.door = None if world.admission is None else Door(world.admission, world.policy)
-        self.lives: dict[JobId, Life] = {}
-        self.stretches: list[Stretch] = []
+        self.lives: dict[JobId, JobRun] = {}
+        self.stretches: list[GpuStretch] = []
         self.rounds = 0
-        self.busy = Area(self.now)  # thousandths of GPUs that jobs work on
-        self.wanted = Area(self.now)  # thousandths of GPUs that jobs have or wait for
+        self.busy = TimeIntegral(self.now)  # thousandths of GPUs that jobs work on
+        self.wanted = TimeIntegral(self.now)  # thousandths of GPUs that jobs have or wait for
         self._scheduler = scheduler
         self._reports = Reports(world.clocks, chance)
         self._typical = JobMix()
@@ -92,7 +92,7 @@ class Engine:
             "look": self._look,
         }
         heapify(self._heap)
-        self.nodes = Nodes(
+        self.nodes = SimulatedNodes(
             world,
             self.cluster,
             chance,
@@ -101,7 +101,7 @@ class Engine:
 
     def run(self, progress: Progress = lambda over, all: None) -> None:
         """Live through everything."""
-        total, told = len(self._works), 0
+        total, reported = len(self._works), 0
         while self._left and self._heap and self._heap[0][0] <= self.world.ends_at:
             self.now = self._heap[0][0]
             self.cluster.advance_to(self.now)
@@ -112,9 +112,9 @@ class Engine:
             if changed:
                 self.nodes.let_go(self.now)
                 self._round()
-            if total - self._left >= told + 100:
-                told = total - self._left
-                progress(told, total)
+            if total - self._left >= reported + 100:
+                reported = total - self._left
+                progress(reported, total)
         progress(total - self._left, total)
         self._close()
 
@@ -128,7 +128,7 @@ class Engine:
         for job, running in sorted(self.cluster.running.items()):
             if self.lives[job].fate is Fate.RUNNING:
                 since = running.started_at
-                self.stretches.append(Stretch(job, running.pieces, since, self.now))
+                self.stretches.append(GpuStretch(job, running.pieces, since, self.now))
 
     # ----------------------------------------------------------------------- jobs: what happens
 
@@ -150,18 +150,18 @@ class Engine:
         self._queue(life.job)
         return True
 
-    def _born(self, work: Work) -> Life:
+    def _born(self, work: Work) -> JobRun:
         job = Job(
             id=work.id, shape=work.shape, path=work.path, prices=self._prices,
             run_max=work.run_max, queued_at=self.now, priority_class=work.priority_class,
             estimate=work.estimate, preemptible=work.preemptible,
             checkpoint_every=work.checkpoint_every, checkpoint_cost=work.checkpoint_cost,
         )  # fmt: skip
-        life = self.lives[work.id] = Life(work, job, self.world.restart_cost)
+        life = self.lives[work.id] = JobRun(work, job, self.world.restart_cost)
         life.wanted_before = self.wanted.until(self.now)
         return life
 
-    def _let_in(self, life: Life) -> bool:
+    def _let_in(self, life: JobRun) -> bool:
         """Ask at the door; who is turned away may come again."""
         if self.door is None:
             return True
@@ -176,7 +176,7 @@ class Engine:
             self._at(self.now + again, "arrive", life.work.id)
         return False
 
-    def _turn_away(self, life: Life, fate: Fate) -> bool:
+    def _turn_away(self, life: JobRun, fate: Fate) -> bool:
         life.fate = fate
         self._left -= 1
         return False
@@ -190,10 +190,10 @@ class Engine:
         """That is known: the job is over."""
         life = self.lives[JobId(name)]
         run = life.over_at - life.started_at
-        kept = life.finish(self.now)
+        kept_run = life.finish(self.now)
         self.cluster.remove_running(life.work.id)
         self.purse.finish(
-            life.work, attempt, life.gpu_type, life.measured(run), life.measured(kept), self.now
+            life.work, attempt, life.gpu_type, life.measured(run), life.measured(kept_run), self.now
         )
         self.wanted.change(-life.work.milli_gpus, self.now)
         life.wanted_after = self.wanted.until(self.now)
@@ -206,8 +206,8 @@ class Engine:
         if not self._is_running(life, attempt):
             return False
         bound = self.cluster.running[life.work.id].stops_at
-        asked = bound is not None and self.now <= bound
-        invariant(asked, "a job stops that was not asked to", job=name, bound=bound)
+        is_due = bound is not None and self.now <= bound
+        invariant(is_due, "a job stops that was not asked to", job=name, bound=bound)
         return self._over(life, "stopped")
 
     def _stopped(self, name: str, attempt: int, figure: int) -> bool:
@@ -217,32 +217,32 @@ class Engine:
         self._again(life, self.world.policy.grace)
         return True
 
-    def _is_running(self, life: Life, attempt: int) -> bool:
+    def _is_running(self, life: JobRun, attempt: int) -> bool:
         return life.fate is Fate.RUNNING and life.attempt == attempt
 
-    def _over(self, life: Life, told: str) -> bool:
+    def _over(self, life: JobRun, event: str) -> bool:
         """An attempt is over; others know when its report has come."""
         self._cease(life)
         late = self._reports.late(life.work.id, life.attempt, -1)
         if late:
-            self._at(self.now + late, told, life.work.id, life.attempt)
+            self._at(self.now + late, event, life.work.id, life.attempt)
             return False
-        return self._happen[told](life.work.id, life.attempt, 0)
+        return self._happen[event](life.work.id, life.attempt, 0)
 
-    def _cease(self, life: Life) -> None:
+    def _cease(self, life: JobRun) -> None:
         """An attempt works no more."""
         life.fate, life.over_at = Fate.ENDING, self.now
         self.busy.change(-life.work.milli_gpus, self.now)
         pieces = self.cluster.running[life.work.id].pieces
-        self.stretches.append(Stretch(life.work.id, pieces, life.started_at, self.now))
+        self.stretches.append(GpuStretch(life.work.id, pieces, life.started_at, self.now))
 
-    def _again(self, life: Life, grace: int | None) -> None:
+    def _again(self, life: JobRun, grace: int | None) -> None:
         """An attempt ended too early: its job waits again."""
         run = life.over_at - life.started_at
-        kept = life.interrupt(grace=grace)
+        kept_run = life.interrupt(grace=grace)
         self.cluster.remove_running(life.work.id)
         self.purse.stop(
-            life.work, life.attempt, life.gpu_type, life.measured(run), life.measured(kept),
+            life.work, life.attempt, life.gpu_type, life.measured(run), life.measured(kept_run),
             self.now,
         )  # fmt: skip
         self._queue(life.again(self.now))

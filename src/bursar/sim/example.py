@@ -50,7 +50,7 @@ days: 7
 drain: 7d
 restart_cost: 30s
 admission: {every: 1m}
-policy: {turn_after: 0}  # nobody gives up a turn to others of its org
+policy: {turn_after: 0}  # no job gives up its turn to others of its org
 tiers:
   enterprise: {queue_max: 6, floor_ppm: 500000}
   paid: {queue_max: 6, floor_ppm: 300000}

@@ -52,10 +52,10 @@ class Fleet:
     @property
     def prices(self) -> tuple[tuple[str, Micros], ...]:
         """GPU type → micro-credits per GPU-hour; of groups of one type the first counts."""
-        found: dict[str, Micros] = {}
+        prices: dict[str, Micros] = {}
         for group in self.groups:
-            found.setdefault(group.gpu_type, group.price)
-        return tuple(found.items())
+            prices.setdefault(group.gpu_type, group.price)
+        return tuple(prices.items())
 
     @property
     def gpus(self) -> int:
@@ -69,7 +69,7 @@ class Fleet:
 
     def named(self) -> tuple[tuple[Node, Group], ...]:
         """Every node with the group it is of."""
-        found = []
+        nodes = []
         for place, group in enumerate(self.groups):
             for number in range(group.nodes):
                 name = NodeId(f"{group.gpu_type}-{place}-{number:04}")
@@ -77,8 +77,8 @@ class Fleet:
                 node = Node(
                     id=name, gpu_type=group.gpu_type, gpus=group.gpus, slots=group.slots, rack=rack
                 )
-                found.append((node, group))
-        return tuple(found)
+                nodes.append((node, group))
+        return tuple(nodes)
 
     def with_gpus(self, gpu_type: str, gpus: int) -> "Fleet":
         """The fleet with so many GPUs more, or fewer, of a type, in whole nodes as it has them."""
@@ -86,8 +86,10 @@ class Fleet:
             if group.gpu_type == gpu_type:
                 nodes, rest = divmod(gpus, group.gpus)
                 if rest:
-                    told = f"nodes of {gpu_type} have {group.gpus} GPUs: {gpus:+} are no whole ones"
-                    raise ValueError(told)
+                    message = (
+                        f"nodes of {gpu_type} have {group.gpus} GPUs: {gpus:+} are no whole ones"
+                    )
+                    raise ValueError(message)
                 more = replace(group, nodes=group.nodes + nodes)
                 return Fleet(groups=(*self.groups[:place], more, *self.groups[place + 1 :]))
         node = min(self.node_gpus, abs(gpus))

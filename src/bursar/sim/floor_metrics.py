@@ -32,7 +32,7 @@ class Floor:
 def floors(engine: Engine) -> dict[str, Floor]:
     """How well each tier's floor was kept, by name."""
     parts = {tier.name: tier.floor_ppm for tier in engine.world.policy.tiers if tier.floor_ppm}
-    watches = {name: _Watch(part) for name, part in parts.items()}
+    watches = {name: _FloorMeter(part) for name, part in parts.items()}
     there, before = 0, engine.world.begins_at
     for at, what, tier, milli, more in sorted(_changes(engine)):
         if at > before:
@@ -44,10 +44,10 @@ def floors(engine: Engine) -> dict[str, Floor]:
         elif tier in watches:
             watches[tier].change(what, milli, more)
     gpus = engine.world.fleet.gpus
-    return {name: watch.found(engine.now, gpus) for name, watch in watches.items()}
+    return {name: watch.result(engine.now, gpus) for name, watch in watches.items()}
 
 
-class _Watch:
+class _FloorMeter:
     """One tier as time goes on."""
 
     def __init__(self, part: int) -> None:
@@ -76,7 +76,7 @@ class _Watch:
             self._spans.append(at - self._since)
             self._since = None
 
-    def found(self, now: Instant, gpus: int) -> Floor:
+    def result(self, now: Instant, gpus: int) -> Floor:
         """What it comes to at the end."""
         spans = [*self._spans, *([now - self._since] if self._since is not None else [])]
         floor = float(gpus * self._part // WHOLE_PPM)
@@ -89,10 +89,10 @@ def _changes(engine: Engine) -> Iterator[_Change]:
         milli = engine.nodes.gpus[stay.node] * MILLI
         yield stay.since, _THERE, "", milli, 1
         yield stay.until, _THERE, "", milli, -1
-    for one in engine.stretches:
-        work = engine.lives[one.job].work
-        yield one.since, _STARTS, work.tier, work.milli_gpus, 1
-        yield one.until, _ENDS, work.tier, work.milli_gpus, -1
+    for stretch in engine.stretches:
+        work = engine.lives[stretch.job].work
+        yield stretch.since, _STARTS, work.tier, work.milli_gpus, 1
+        yield stretch.until, _ENDS, work.tier, work.milli_gpus, -1
     for work, since, until in waits(engine):
         yield since, _QUEUES, work.tier, work.milli_gpus, 1
         yield until, _QUEUES, work.tier, work.milli_gpus, -1

@@ -70,12 +70,14 @@ def gantt(engine: Engine) -> Gantt:
     for stay in engine.nodes.stays:
         there = range(engine.nodes.gpus[stay.node])
         canvas.paint(stay.node, there, stay.since, stay.until, _IDLE)
-    for number, one in enumerate(sorted(engine.stretches, key=lambda one: (one.since, one.job))):
-        org = engine.lives[one.job].work.org
+    for number, stretch in enumerate(
+        sorted(engine.stretches, key=lambda stretch: (stretch.since, stretch.job))
+    ):
+        org = engine.lives[stretch.job].work.org
         place = tenants.index(org) if org in tenants else len(TENANTS) - 1
-        for piece in one.pieces:
+        for piece in stretch.pieces:
             colour = _FIRST + 2 * place + number % 2
-            canvas.paint(piece.node, piece.gpus, one.since, one.until, colour)
+            canvas.paint(piece.node, piece.gpus, stretch.since, stretch.until, colour)
     rows = [bytes(row) for row in canvas.rows]
     return Gantt(png=_png(rows), rows=len(rows), gpus=gpus, nodes=nodes, tenants=tuple(tenants))
 

@@ -16,7 +16,7 @@ class Fate(StrEnum):
 
     WAITING = "waiting"
     RUNNING = "running"
-    ENDING = "ending"  # its attempt is over, and nobody has been told yet
+    ENDING = "ending"  # its attempt has ended, which is not reported yet
     DONE = "done"
     CUT = "cut"  # it ran longer than it said, and was stopped
     UNPAID = "unpaid"  # there were not enough credits
@@ -29,7 +29,7 @@ AWAY: Final = (Fate.UNPAID, Fate.UNFIT, Fate.TURNED)
 
 
 @dataclass(slots=True)
-class Life:
+class JobRun:
     """A job as the world knows it. Work is counted as it takes on a GPU of speed 1."""
 
     work: Work
@@ -37,14 +37,14 @@ class Life:
     restart_cost: int
     fate: Fate = Fate.WAITING
     tries: int = 0  # how often it asked to be let in
-    kept: int = 0  # microseconds of work that are safe
+    kept_work: int = 0  # microseconds of work that are safe
     kept_run: int = 0  # microseconds that this work took
     attempt: int = 0
     gpu_type: str = ""
     speed: int = PPM  # of the attempt's GPUs, in millionths
     drift: int = 0  # of the attempt's clock, in millionths
     started_at: Instant = 0  # of the attempt that runs
-    over_at: Instant = 0  # of the attempt that has ended, whoever knows
+    over_at: Instant = 0  # true end of the attempt, reported or not
     first_started_at: Instant | None = None
     ended_at: Instant | None = None
     promised_at: Instant | None = None  # the earliest date it was given for its next start
@@ -77,7 +77,7 @@ class Life:
         if self.promised_at is not None:
             self.late = max(self.late, now - self.promised_at)
             self.promised_at = None
-        left = -(-(self.work.runs - self.kept) * PPM // speed)
+        left = -(-(self.work.runs - self.kept_work) * PPM // speed)
         return now + self.lead + min(left, self.work.run_max - self.kept_run)
 
     def promise(self, at: Instant) -> None:
@@ -93,9 +93,9 @@ class Life:
         """The last attempt is over, and that is known; the microseconds of work that it did."""
         run = self._run()
         self._keep(run)
-        self.kept = min(self.kept, self.work.runs)
+        self.kept_work = min(self.kept_work, self.work.runs)
         self.ended_at = now
-        self.fate = Fate.DONE if self.kept == self.work.runs else Fate.CUT
+        self.fate = Fate.DONE if self.kept_work == self.work.runs else Fate.CUT
         return run
 
     def time_to_stop(self, grace: int) -> int:
@@ -114,23 +114,23 @@ class Life:
         none loses all of the attempt.
         """
         work, run = self.work, self._run()
-        kept = 0
+        kept_run = 0
         if work.checkpoint_every:
-            kept = run - run % work.checkpoint_every
+            kept_run = run - run % work.checkpoint_every
             if grace is not None and grace >= work.checkpoint_cost:
-                kept = max(kept, run - work.checkpoint_cost)
-        self.lost += run - kept
-        self._keep(kept)
-        self.attained += self.job.price_of(self.gpu_type, kept)
+                kept_run = max(kept_run, run - work.checkpoint_cost)
+        self.lost += run - kept_run
+        self._keep(kept_run)
+        self.attained += self.job.price_of(self.gpu_type, kept_run)
         self.fate = Fate.WAITING
-        return kept
+        return kept_run
 
     def again(self, now: Instant) -> Job:
         """The job as it waits for its next attempt."""
         work = self.work
         estimate = None
         if work.estimate is not None:
-            estimate = max(work.estimate - self.kept, 1) + self.restart_cost
+            estimate = max(work.estimate - self.kept_work, 1) + self.restart_cost
         self.job = replace(
             self.job,
             run_max=work.run_max - self.kept_run + self.restart_cost,
@@ -149,5 +149,5 @@ class Life:
         return run
 
     def _keep(self, run: int) -> None:
-        self.kept += run * self.speed // PPM
+        self.kept_work += run * self.speed // PPM
         self.kept_run += run

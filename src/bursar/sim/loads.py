@@ -1,8 +1,8 @@
-"""Made-up demand: who submits when, how much, for how long.
+"""Generated demand: which tenant submits jobs when, of what size, for how long.
 
-Each tenant draws from a stream of its own, so whoever joins or leaves changes nobody else's jobs.
-Arrivals that are not even over time are thinned: candidates come at the highest rate, and each is
-kept with the probability that the rate of its instant has of that.
+Each tenant draws from a stream of its own, so adding or removing a tenant does not change the jobs
+of the others. Arrivals that are not even over time are thinned: candidates come at the highest
+rate, and each is accepted with the probability that the rate of its instant has of that.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,16 +24,16 @@ KINDS: Final = ("poisson", "bursty", "diurnal", "flood")
 JOBS_MAX: Final = 2_000_000  # of a world
 
 
-def number(name: str, given: object, least: float, most: float) -> None:
+def number(name: str, value: object, least: float, most: float) -> None:
     """Refuse what is not a number from `least` to `most`."""
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise TypeError(f"{name} is a number, not {given!r}")
-    if not least <= given <= most:
-        raise ValueError(f"{name} is {least:,g} to {most:,g}, not {given!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} is a number, not {value!r}")
+    if not least <= value <= most:
+        raise ValueError(f"{name} is {least:,g} to {most:,g}, not {value!r}")
 
 
 @value
-class Arrivals:
+class ArrivalPattern:
     """How a tenant's submissions are spread over time."""
 
     kind: str = "poisson"  # one of KINDS
@@ -57,13 +57,13 @@ class Arrivals:
 
 
 @value
-class Tenant:
+class SimulatedTenant:
     """An org that submits jobs: how often, and of what kind."""
 
     org: str
     tier: str = "paid"
     users: int = 1
-    arrivals: Arrivals = Arrivals()
+    arrivals: ArrivalPattern = ArrivalPattern()
     gpus: tuple[tuple[Size, int], ...] = ((1, 1),)  # GPUs of a job → how often, by weight
     types: tuple[
         str, ...
@@ -99,22 +99,26 @@ class Tenant:
 
 
 def works(
-    tenants: tuple[Tenant, ...], span: int, types: tuple[str, ...], node_gpus: int, chance: Chance
+    tenants: tuple[SimulatedTenant, ...],
+    span: int,
+    types: tuple[str, ...],
+    node_gpus: int,
+    chance: Chance,
 ) -> tuple[Work, ...]:
     """All jobs of some tenants in so many microseconds, by arrival; `types` is what there is."""
     expected = sum(tenant.arrivals.per_hour for tenant in tenants) * span / HOUR
     if expected > JOBS_MAX:
         raise ValueError(f"that would be some {expected:,.0f} jobs; {JOBS_MAX:,} are the most")
-    found = [
+    jobs = [
         work
         for tenant in tenants
         for work in _works_of(tenant, span, types, node_gpus, chance.stream(tenant.org))
     ]
-    return tuple(sorted(found, key=lambda work: (work.arrives_at, work.id)))
+    return tuple(sorted(jobs, key=lambda work: (work.arrives_at, work.id)))
 
 
 def _works_of(
-    tenant: Tenant, span: int, types: tuple[str, ...], node_gpus: int, chance: Chance
+    tenant: SimulatedTenant, span: int, types: tuple[str, ...], node_gpus: int, chance: Chance
 ) -> Iterator[Work]:
     sizes = dict(tenant.gpus)
     draws = chance.stream("jobs")
@@ -143,7 +147,7 @@ def _works_of(
 # ----------------------------------------------------------------------------- when they come
 
 
-def instants(arrivals: Arrivals, span: int, chance: Chance) -> Iterator[int]:
+def instants(arrivals: ArrivalPattern, span: int, chance: Chance) -> Iterator[int]:
     """When jobs come, in microseconds after the world begins."""
     rate_at, most = RATES[arrivals.kind](arrivals, span, chance.stream("rate"))
     at, end = float(arrivals.begins), min(span, arrivals.ends)
@@ -155,12 +159,12 @@ def instants(arrivals: Arrivals, span: int, chance: Chance) -> Iterator[int]:
 RateAt = Callable[[int], float]  # submissions an hour at an instant
 
 
-def _even(arrivals: Arrivals, span: int, chance: Chance) -> tuple[RateAt, float]:
+def _even(arrivals: ArrivalPattern, span: int, chance: Chance) -> tuple[RateAt, float]:
     """The same all the time."""
     return lambda at: arrivals.per_hour, arrivals.per_hour
 
 
-def _bursty(arrivals: Arrivals, span: int, chance: Chance) -> tuple[RateAt, float]:
+def _bursty(arrivals: ArrivalPattern, span: int, chance: Chance) -> tuple[RateAt, float]:
     """A low rate, and bursts at any time; together the average."""
     bursts: list[tuple[float, float]] = []
     at = chance.wait(arrivals.burst_every)
@@ -181,7 +185,7 @@ def _bursty(arrivals: Arrivals, span: int, chance: Chance) -> tuple[RateAt, floa
     return rate_at, high
 
 
-def _diurnal(arrivals: Arrivals, span: int, chance: Chance) -> tuple[RateAt, float]:
+def _diurnal(arrivals: ArrivalPattern, span: int, chance: Chance) -> tuple[RateAt, float]:
     """A day's curve: a cosine with its peak where it is said, never below zero."""
     swing = min(arrivals.burst - 1.0, 1.0)
 
@@ -193,7 +197,7 @@ def _diurnal(arrivals: Arrivals, span: int, chance: Chance) -> tuple[RateAt, flo
 
 # A flood is an even stream that begins, ends and is far too much; it has a name because people
 # ask for it by that.
-RATES: Final[dict[str, Callable[[Arrivals, int, Chance], tuple[RateAt, float]]]] = {
+RATES: Final[dict[str, Callable[[ArrivalPattern, int, Chance], tuple[RateAt, float]]]] = {
     "poisson": _even,
     "bursty": _bursty,
     "diurnal": _diurnal,

@@ -10,10 +10,10 @@ from bursar.core.scheduling.model.jobs import Shape, task_need
 from bursar.core.scheduling.model.nodes import Node, NodeState, NodeUsage
 from bursar.core.value import replace
 from bursar.sim.fleets import Group
-from bursar.sim.provisioning import Provisioner
+from bursar.sim.provisioning import SimulatedProvisioner
 from bursar.sim.rng import Chance
-from bursar.sim.time_integral import Area
-from bursar.sim.world import World
+from bursar.sim.time_integral import TimeIntegral
+from bursar.sim.world import SimulatedWorld
 
 Later = Callable[[Instant, str, str, int], None]  # when, what, to which node, a figure
 
@@ -26,12 +26,16 @@ class Stay(NamedTuple):
     until: Instant
 
 
-class Nodes:
+class SimulatedNodes:
     """All nodes of a run: which are there, and what happens to them next."""
 
-    def __init__(self, world: World, cluster: Cluster, chance: Chance, later: Later) -> None:
-        self.provisioner = None if world.provision is None else Provisioner(world.provision)
-        self.capacity = Area(world.begins_at)  # GPUs that are there
+    def __init__(
+        self, world: SimulatedWorld, cluster: Cluster, chance: Chance, later: Later
+    ) -> None:
+        self.provisioner = (
+            None if world.provision is None else SimulatedProvisioner(world.provision)
+        )
+        self.capacity = TimeIntegral(world.begins_at)  # GPUs that are there
         self.stays: list[Stay] = []
         self.gpus: dict[NodeId, int] = {}  # of all nodes that were ever there
         self.failures = 0
@@ -146,7 +150,7 @@ class Nodes:
             self._cluster.add_node(replace(node, state=NodeState.DRAINING))
 
     def undrain(self, name: NodeId, now: Instant) -> None:
-        """It can be used again, if it is there and nobody else drained it."""
+        """Let a node be used again, if it is there and is not drained for another reason."""
         node = self._node(name)
         if self._drained[name] <= now and node.state is NodeState.DRAINING:
             self._cluster.add_node(replace(node, state=NodeState.READY))

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from bursar.sim.charts import (
     Axis,
-    Line,
+    ChartLine,
     amounts,
     bars,
     key,
@@ -82,28 +82,29 @@ MEASURES: Final = (
     ("Completion, mean", "from arrival to end; less is better",
      ("all", "completion_mean_s"), span),
     ("Slowdown, mean", "completion by run; 1 is the best", ("all", "slowdown_mean"),
-     lambda one: f"{one:,.2f} ×"),
+     lambda value: f"{value:,.2f} ×"),
     ("Utilisation", "of the GPU time that was there", ("pool", "utilisation_pct"),
-     lambda one: f"{one:.1f} %"),
+     lambda value: f"{value:.1f} %"),
     ("Wasted work", "of the GPU time that was used: lost, or spent on beginning anew",
-     ("pool", "waste_pct"), lambda one: f"{one:.2f} %"),
+     ("pool", "waste_pct"), lambda value: f"{value:.2f} %"),
     ("Unfair jobs", "took over 5 % longer than with their equal part", ("fairness", "unfair_pct"),
-     lambda one: f"{one:.1f} %"),
+     lambda value: f"{value:.1f} %"),
     ("Jain index of tenants", "1 if all are slowed down alike", ("fairness", "jain_of_tenants"),
-     lambda one: f"{one:.3f}"),
+     lambda value: f"{value:.3f}"),
 )  # fmt: skip
 
 
-def page(told: dict[str, Any], table: list[list[str]], gantts: Mapping[str, Gantt]) -> str:
+def page(comparison: dict[str, Any], table: list[list[str]], gantts: Mapping[str, Gantt]) -> str:
     """The page of a comparison: pictures, the table, and all figures for programs."""
-    runs = {name_of(run): run for run in told["runs"]}
-    figures = dumps(told).replace("<", "\\u003c")  # nothing in it can end the script
+    runs = {name_of(run): run for run in comparison["runs"]}
+    figures = dumps(comparison).replace("<", "\\u003c")  # nothing in it can end the script
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>Simulation, seed {told['seed']}</title><style>{STYLE}</style></head><body>",
-            *_head(told, runs),
+            f"<title>Simulation, seed {comparison['seed']}</title>",
+            f"<style>{STYLE}</style></head><body>",
+            *_head(comparison, runs),
             "<h2>Side by side</h2>",
             _cards(runs),
             *_tiers(runs),
@@ -111,7 +112,11 @@ def page(told: dict[str, Any], table: list[list[str]], gantts: Mapping[str, Gant
             *_delays(runs),
             "<h2>Over time</h2>",
             *_over_time(runs),
-            *(part for name, run in runs.items() for part in _one(name, run, gantts.get(name))),
+            *(
+                part
+                for name, run in runs.items()
+                for part in _run_section(name, run, gantts.get(name))
+            ),
             "<h2>All figures</h2>",
             _table(table),
             f'<script type="application/json" id="figures">{figures}</script></body></html>',
@@ -128,16 +133,16 @@ def name_of(run: Run) -> str:
 # ----------------------------------------------------------------------------- parts
 
 
-def _head(told: dict[str, Any], runs: Mapping[str, Run]) -> list[str]:
+def _head(comparison: dict[str, Any], runs: Mapping[str, Run]) -> list[str]:
     first = _first(runs)
     days = first["pool"]["span_s"] / 86_400
     line = (
         f"{first['jobs']['all']:,} jobs on {first['gpus']:,} GPUs over {days:,.1f} days, "
-        f"seed {told['seed']}. The same world and the same chance in every run."
+        f"seed {comparison['seed']}. The same world and the same chance in every run."
     )
-    problems = [problem for run in told["runs"] for problem in run["problems"]]
+    problems = [problem for run in comparison["runs"] for problem in run["problems"]]
     books = "".join(f'<p class="bad">{escape(problem)}</p>' for problem in problems)
-    change = f"<p>After: {escape(told['change'])}.</p>" if told["change"] else ""
+    change = f"<p>After: {escape(comparison['change'])}.</p>" if comparison["change"] else ""
     return [
         f"<h1>{escape(', '.join(dict.fromkeys(run['policy'] for run in runs.values())))}</h1>",
         f"<p>{line}</p>{change}",
@@ -150,8 +155,8 @@ def _cards(runs: Mapping[str, Run]) -> str:
     for title, meaning, path, shown in MEASURES:
         rows = []
         for place, (name, run) in enumerate(runs.items()):
-            found = run[path[0]][path[1]]
-            rows.append((name, found, shown(found), _colour(place)))
+            value = run[path[0]][path[1]]
+            rows.append((name, value, shown(value), _colour(place)))
         cards.append(bars(title, meaning, rows))
     return f'<div class="cards">{"".join(cards)}</div>'
 
@@ -160,17 +165,23 @@ def _tiers(runs: Mapping[str, Run]) -> list[str]:
     """What each tier is promised, and what became of it."""
     cards = []
     for tier, first in _first(runs)["tiers"].items():
-        found = [
+        rows = [
             (name, run["tiers"][tier], _colour(place))
             for place, (name, run) in enumerate(runs.items())
         ]
         target, bound = span(first["target_s"]), span(first["wait_bound_s"])
         in_time = [
-            (name, one["started_in_time_pct"], f"{one['started_in_time_pct']:.1f} %", colour)
-            for name, one, colour in found
+            (
+                name,
+                figures["started_in_time_pct"],
+                f"{figures['started_in_time_pct']:.1f} %",
+                colour,
+            )
+            for name, figures, colour in rows
         ]
         starved = [
-            (name, one["starved"], _jobs(one["starved"]), colour) for name, one, colour in found
+            (name, figures["starved"], _jobs(figures["starved"]), colour)
+            for name, figures, colour in rows
         ]
         cards.append(bars(f"{tier}: started in time", f"within {target} of arrival", in_time))
         cards.append(bars(f"{tier}: waited too long", f"longer than {bound}", starved))
@@ -179,17 +190,19 @@ def _tiers(runs: Mapping[str, Run]) -> list[str]:
 
 def _delays(runs: Mapping[str, Run]) -> list[str]:
     """How many jobs were delayed no longer than that, of all and of each tier."""
-    found = [_cdf("All jobs", {name: run["delays_s"] for name, run in runs.items()}, runs)]
+    charts = [_cdf("All jobs", {name: run["delays_s"] for name, run in runs.items()}, runs)]
     for tier in _first(runs)["tiers"]:
         of_tier = {name: run["tiers"][tier]["delays_s"] for name, run in runs.items()}
-        found.append(_cdf(f"Tier {tier}", of_tier, runs))
-    told = "The part of jobs (%) that were delayed no longer than so long: higher is better."
-    return [f"<p>{told}</p>", f'<div class="two">{"".join(found)}</div>']
+        charts.append(_cdf(f"Tier {tier}", of_tier, runs))
+    caption = "The part of jobs (%) that were delayed no longer than so long: higher is better."
+    return [f"<p>{caption}</p>", f'<div class="two">{"".join(charts)}</div>']
 
 
 def _cdf(title: str, of: Mapping[str, list[list[float]]], runs: Mapping[str, Run]) -> str:
     longest = max((spread[-1][1] for spread in of.values()), default=1.0)
-    lines = _lines({name: [(one, pct) for pct, one in spread] for name, spread in of.items()}, runs)
+    lines = _lines(
+        {name: [(delay, pct) for pct, delay in spread] for name, spread in of.items()}, runs
+    )
     return lines_chart(title, "delay, by factors", lines, spans(longest), amounts(100, " %"))
 
 
@@ -209,30 +222,32 @@ def _over_time(runs: Mapping[str, Run]) -> list[str]:
     ]
 
 
-def _upon(title: str, told: str, of: Mapping[str, Any], runs: Mapping[str, Run]) -> str:
+def _upon(title: str, caption: str, of: Mapping[str, Any], runs: Mapping[str, Run]) -> str:
     most = max((y for points in of.values() for _, y in points), default=1.0)
-    return lines_chart(title, told, _lines(of, runs), _across(*runs.values()), amounts(most))
+    return lines_chart(title, caption, _lines(of, runs), _across(*runs.values()), amounts(most))
 
 
-def _one(name: str, run: Run, gantt: Gantt | None) -> list[str]:
+def _run_section(name: str, run: Run, gantt: Gantt | None) -> list[str]:
     """What one run was like."""
     line = run["timeline"]
     step, there, across = line["step_s"], line["gpus_there"], _across(run)
     tenants = [
-        Line(name=tenant, points=steps_of(gpus, step), colour=_tenant_colour(place))
+        ChartLine(name=tenant, points=steps_of(gpus, step), colour=_tenant_colour(place))
         for place, (tenant, gpus) in enumerate(line["gpus_by_tenant"].items())
     ]
     tiers = [
-        Line(name=tier, points=steps_of(jobs, step), colour=_colour(place))
+        ChartLine(name=tier, points=steps_of(jobs, step), colour=_colour(place))
         for place, (tier, jobs) in enumerate(line["jobs_waiting_by_tier"].items())
     ]
-    most = max((y for one in tiers for _, y in one.points), default=1.0)
+    most = max((y for tier in tiers for _, y in tier.points), default=1.0)
     floors = _floors(run)
     parts = [
         f"<h2>{escape(name)}</h2>",
         stack_chart(
             "Shares over time", "GPUs by tenant", tenants, across, amounts(max(there)),
-            Line(name="GPUs there", points=steps_of(there, step), colour="var(--ink)", dashed=True),
+            ChartLine(
+                name="GPUs there", points=steps_of(there, step), colour="var(--ink)", dashed=True
+            ),
         ),
         '<div class="two">',
         lines_chart("Queue by tier", "jobs that wait", tiers, across, amounts(most)),
@@ -244,21 +259,21 @@ def _one(name: str, run: Run, gantt: Gantt | None) -> list[str]:
     return parts
 
 
-def _floors(run: Run) -> list[Line]:
+def _floors(run: Run) -> list[ChartLine]:
     """What each tier had, and its floor."""
-    line, found = run["timeline"], []
+    line, lines = run["timeline"], []
     for place, (tier, gpus) in enumerate(line["gpus_by_tier"].items()):
         colour, floor = _colour(place), run["tiers"][tier]["floor_gpus"]
-        found.append(Line(name=tier, points=steps_of(gpus, line["step_s"]), colour=colour))
+        lines.append(ChartLine(name=tier, points=steps_of(gpus, line["step_s"]), colour=colour))
         if floor:
             ends = (0.0, floor), (run["pool"]["span_s"], floor)
-            found.append(Line(name="", points=ends, colour=colour, dashed=True))
-    return found
+            lines.append(ChartLine(name="", points=ends, colour=colour, dashed=True))
+    return lines
 
 
 def _gantt(gantt: Gantt, across: Axis) -> str:
     which = f"{gantt.rows} of {gantt.gpus:,}" if gantt.rows < gantt.gpus else f"all {gantt.gpus:,}"
-    told = (
+    caption = (
         f"A row is a GPU, {which} are shown, node by node; two shades tell jobs apart, grey is "
         "idle, blank is not there."
     )
@@ -266,7 +281,7 @@ def _gantt(gantt: Gantt, across: Axis) -> str:
     legend = key((name, _tenant_colour(place), False) for place, name in enumerate(names))
     height = min(max(4 * gantt.rows, 96), 512)
     return picture(
-        "Who had which GPU", told, legend, as_text(gantt), height, across, f"{gantt.rows} GPUs"
+        "Who had which GPU", caption, legend, as_text(gantt), height, across, f"{gantt.rows} GPUs"
     )
 
 
@@ -280,10 +295,10 @@ def _table(rows: list[list[str]]) -> str:
 # ----------------------------------------------------------------------------- small things
 
 
-def _lines(of: Mapping[str, Any], runs: Mapping[str, Run]) -> list[Line]:
+def _lines(of: Mapping[str, Any], runs: Mapping[str, Run]) -> list[ChartLine]:
     """A line for each run, in its colour; what was before a change is dashed."""
     return [
-        Line(
+        ChartLine(
             name=name, points=of[name], colour=_colour(place), dashed=run["variant"] == "before"
         )
         for place, (name, run) in enumerate(runs.items())

@@ -44,8 +44,8 @@ def _head(run: Run) -> list[str]:
         f"{span(pool['span_s'])}, {pool['offered_pct'] / 100:.1f} times what they can do"
     )
     keys = "dates_given", "dates_missed", "starved"
-    dates, missed, starved = (sum(one[key] for one in tiers) for key in keys)
-    longest = max(one["below_floor_longest_s"] for one in tiers)
+    dates, missed, starved = (sum(tier[key] for tier in tiers) for key in keys)
+    longest = max(tier["below_floor_longest_s"] for tier in tiers)
     second = (
         f"below a floor for {span(longest)} at most; {pool['waste_pct']:.1f} % of the GPU time "
         f"wasted; {dates:,} dates given, {missed:,} missed; {starved:,} jobs starved"
@@ -57,7 +57,7 @@ def _shares(run: Run) -> list[str]:
     """GPUs by tier over time; dashed its floor."""
     line, across = run["timeline"], times(run["pool"]["span_s"])
     up = amounts(max(line["gpus_there"]))
-    found = [
+    parts = [
         _text(
             LEFT,
             TOP - 6,
@@ -67,48 +67,49 @@ def _shares(run: Run) -> list[str]:
     ]
     for at, text in up.ticks:
         y = TOP + HEIGHT * (1 - up.at(at))
-        found.append(f'<path class="rule" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
-        found.append(_text(LEFT - 8, y + 4, text, "soft end"))
-    found += _below(across, TOP + HEIGHT + 16)
+        parts.append(f'<path class="rule" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
+        parts.append(_text(LEFT - 8, y + 4, text, "soft end"))
+    parts += _below(across, TOP + HEIGHT + 16)
     size = (
         f"translate({LEFT} {TOP}) scale({(WIDTH - LEFT - RIGHT) / 1_000:.4f} {HEIGHT / 1_000:.4f})"
     )
-    found.append(f'<g transform="{size}">')
+    parts.append(f'<g transform="{size}">')
     for place, (tier, gpus) in enumerate(line["gpus_by_tier"].items()):
         floor = run["tiers"][tier]["floor_gpus"]
         for dash, points in (
             ("", steps_of(gpus, line["step_s"])),
             (" dash", [(across.low, floor), (across.high, floor)]),
         ):
-            found.append(
+            parts.append(
                 f'<path class="line{dash}" vector-effect="non-scaling-stroke" '
                 f'stroke="{COLOURS[place % len(COLOURS)]}" d="{path_of(points, across, up)}"/>'
             )
-    return [*found, "</g>"]
+    return [*parts, "</g>"]
 
 
 def _waits(run: Run, top: int) -> list[str]:
     """How long jobs of each tier waited at most, beside the bound."""
     tiers = run["tiers"]
     across = times(
-        max(max(one["wait_bound_s"], one["wait_max_s"]) for one in tiers.values()) * 1.05
+        max(max(figures["wait_bound_s"], figures["wait_max_s"]) for figures in tiers.values())
+        * 1.05
     )
-    found = [
+    parts = [
         _text(
             LEFT, top, "Longest wait; the mark is patience and the longest bound of a job", "soft"
         )
     ]
-    for place, (tier, one) in enumerate(tiers.items()):
+    for place, (tier, figures) in enumerate(tiers.items()):
         y = top + 12 + ROW * place
-        longest, bound = (_x(across, one[key]) for key in ("wait_max_s", "wait_bound_s"))
-        found += [
+        longest, bound = (_x(across, figures[key]) for key in ("wait_max_s", "wait_bound_s"))
+        parts += [
             _text(LEFT - 8, y + 15, tier, "end"),
             f'<rect x="{LEFT}" y="{y}" width="{longest - LEFT:.1f}" height="20" '
             f'fill="{COLOURS[place % len(COLOURS)]}"/>',
             f'<path class="mark" d="M{bound:.1f} {y - 3}v26"/>',
-            _text(longest + 6, y + 15, span(one["wait_max_s"]), "soft"),
+            _text(longest + 6, y + 15, span(figures["wait_max_s"]), "soft"),
         ]
-    return [*found, *_below(across, top + 28 + ROW * len(tiers))]
+    return [*parts, *_below(across, top + 28 + ROW * len(tiers))]
 
 
 def _below(across: Axis, y: float) -> list[str]:

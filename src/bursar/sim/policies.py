@@ -55,8 +55,8 @@ def _by_tier(policy: PoolPolicy) -> Preemptive:
     def waiting(job: Job) -> Key:
         return ranks.get(job.path[0], 0), -job.priority_class, job.queued_at
 
-    def running(one: RunningJob, now: Instant) -> Key:
-        return ranks.get(one.job.path[0], 0), -one.job.priority_class, -1
+    def running(run: RunningJob, now: Instant) -> Key:
+        return ranks.get(run.job.path[0], 0), -run.job.priority_class, -1
 
     return Preemptive(waiting, running)
 
@@ -76,15 +76,15 @@ def _by_service(job: Job) -> Key:
 POLICIES: Final[dict[str, tuple[str, Callable[[PoolPolicy], Scheduler]]]] = {
     "bursar": ("the scheduler that ships", lambda policy: Bursar()),
     "fifo": (
-        "the oldest first; who does not fit keeps all others waiting",
+        "the oldest first; a job that does not fit blocks all others",
         lambda policy: InOrder(_by_age, backfill=False),
     ),
     "fifo-backfill": (
-        "the oldest first, and whoever fits beside",
+        "the oldest first, then any job that fits",
         lambda policy: InOrder(_by_age, backfill=True),
     ),
     "sjf": (
-        "the shortest first, by estimate or bound, and whoever fits beside",
+        "the shortest first, by estimate or bound, then any job that fits",
         lambda policy: InOrder(_by_run, backfill=True),
     ),
     "las": (
@@ -93,13 +93,13 @@ POLICIES: Final[dict[str, tuple[str, Callable[[PoolPolicy], Scheduler]]]] = {
     ),
     "srtf": (
         "the shortest remaining time, preemptive",
-        lambda policy: Preemptive(_by_run, lambda one, now: (left_running(one, now), -1)),
+        lambda policy: Preemptive(_by_run, lambda running, now: (left_running(running, now), -1)),
     ),
     "srsf": (
         "the shortest remaining time times GPUs, preemptive",
         lambda policy: Preemptive(
             _by_service,
-            lambda one, now: (left_running(one, now) * one.job.shape.milli_gpus, -1),
+            lambda run, now: (left_running(run, now) * run.job.shape.milli_gpus, -1),
         ),
     ),
     "drf": ("the org with the least dominant share, by weight", DominantShare),

@@ -63,7 +63,7 @@ class Provision:
             raise ValueError("at least one kind of node is on offer")
 
 
-class Provisioner:
+class SimulatedProvisioner:
     """Who orders nodes and lets them go, and what that cost."""
 
     def __init__(self, provision: Provision) -> None:
@@ -78,9 +78,9 @@ class Provisioner:
 
     def look(self, cluster: Cluster, now: Instant) -> tuple[list[tuple[Node, int]], list[NodeId]]:
         """Nodes to be ordered, each with its delay, and nodes to be drained."""
-        given = self._provision
-        used = int(given.used * PPM)
-        scaling = Scaling(keep=given.keep, quiet=given.quiet, used_ppm=used)
+        provision = self._provision
+        used = int(provision.used * PPM)
+        scaling = Scaling(keep=provision.keep, quiet=provision.quiet, used_ppm=used)
         offers = tuple(self._on_offer())
         self._advice = advise_scaling(cluster, now, offers, self._advice.quiet, scaling)
         return list(self._ordered()), [drain.node for drain in self._advice.drains]
@@ -95,7 +95,7 @@ class Provisioner:
     def _on_offer(self) -> Iterator[Ordered]:
         """What can be had beside what is there, as the rules of advice know it."""
         for offer in self._provision.offers:
-            there = sum(one == offer for one in self._offers.values())
+            there = sum(ordered == offer for ordered in self._offers.values())
             price, most = offer.price * offer.gpus, offer.most - there
             yield Ordered(node=offer.node, price=price, delay=offer.delay, most=most)
 
@@ -104,7 +104,11 @@ class Provisioner:
         if order is None:
             return
         self.orders += 1
-        offer = next(one for one in self._provision.offers if one.node.id == order.offer.node.id)
+        offer = next(
+            candidate
+            for candidate in self._provision.offers
+            if candidate.node.id == order.offer.node.id
+        )
         for _ in range(order.nodes):
             self._number += 1
             node = replace(offer.node, id=NodeId(f"{offer.node.id}-{self._number:04}"))

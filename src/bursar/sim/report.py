@@ -11,9 +11,9 @@ from bursar.core.scheduling.model.policy import Tier
 from bursar.core.value import value
 from bursar.sim.engine import Engine
 from bursar.sim.floor_metrics import Floor, floors
-from bursar.sim.job_runs import AWAY, OPEN, Fate, Life
+from bursar.sim.job_runs import AWAY, OPEN, Fate, JobRun
 from bursar.sim.metrics import finish_time_fairness, jain, mean, percentile, share_met, slowdown
-from bursar.sim.tenant_ledgers import Account, credits_of
+from bursar.sim.tenant_ledgers import TenantLedger, credits_of
 from bursar.sim.timeline import timeline
 
 SHORT_S: Final = 10.0  # runs shorter than this count as so long in slowdowns
@@ -22,7 +22,7 @@ SPREAD: Final = (*range(1, 100), 99.5, 99.9, 100)  # percentages of the delays t
 
 
 @value
-class Seen:
+class JobOutcome:
     """One job as the figures see it; spans in seconds."""
 
     tier: str
@@ -40,7 +40,7 @@ def report(engine: Engine) -> dict[str, Any]:
     """All figures of a run that is over."""
     now, gpus = engine.now, engine.world.fleet.gpus
     seen = [_seen(life, now, gpus) for life in engine.lives.values() if life.fate not in AWAY]
-    lives, kept = engine.lives.values(), floors(engine)
+    lives, floor_by_tier = engine.lives.values(), floors(engine)
     longest = max((work.run_max for work in engine.world.works), default=0) / SECOND
     return {
         "jobs": _jobs(lives, len(engine.world.works)),
@@ -50,7 +50,7 @@ def report(engine: Engine) -> dict[str, Any]:
             tier.name: {
                 **_figures(of),
                 **_promises(of, tier, longest),
-                **_floor(kept.get(tier.name)),
+                **_floor(floor_by_tier.get(tier.name)),
                 "turned_away": _turned(engine, tier.name),
                 "delays_s": _spread(_delays(of)),
             }
@@ -78,18 +78,18 @@ def problems(engine: Engine) -> list[str]:
     ]
 
 
-def _seen(life: Life, now: Instant, gpus: int) -> Seen:
+def _seen(life: JobRun, now: Instant, gpus: int) -> JobOutcome:
     work, ended = life.work, life.ended_at
     started = now if life.first_started_at is None else life.first_started_at
     wait = (started - work.arrives_at) / SECOND
     if ended is None:
-        return Seen(
+        return JobOutcome(
             tier=work.tier, org=work.org, dates=life.dates, late=life.late / SECOND, wait=wait,
             delay=None, completion=None, slowdown=None, rho=None,
         )  # fmt: skip
     completion, alone = (ended - work.arrives_at) / SECOND, life.total / SECOND
     wanted = (life.wanted_after - life.wanted_before) / (ended - work.arrives_at)
-    return Seen(
+    return JobOutcome(
         tier=work.tier,
         org=work.org,
         dates=life.dates,
@@ -102,41 +102,41 @@ def _seen(life: Life, now: Instant, gpus: int) -> Seen:
     )
 
 
-def _grouped(seen: list[Seen], by: str) -> dict[str, list[Seen]]:
-    groups: dict[str, list[Seen]] = {}
-    for one in seen:
-        groups.setdefault(getattr(one, by), []).append(one)
+def _grouped(seen: list[JobOutcome], by: str) -> dict[str, list[JobOutcome]]:
+    groups: dict[str, list[JobOutcome]] = {}
+    for job in seen:
+        groups.setdefault(getattr(job, by), []).append(job)
     return dict(sorted(groups.items()))
 
 
-def _by_tier(engine: Engine, seen: list[Seen]) -> Iterator[tuple[Tier, list[Seen]]]:
+def _by_tier(engine: Engine, seen: list[JobOutcome]) -> Iterator[tuple[Tier, list[JobOutcome]]]:
     """The jobs of each tier that asked for anything, in the order of the tiers; others behind."""
     known = {tier.name: tier for tier in engine.world.policy.tiers}
-    asked = {work.tier for work in engine.world.works}
+    names = {work.tier for work in engine.world.works}
     groups = _grouped(seen, "tier")
-    for name in (*known, *sorted(asked - set(known))):
-        if name in asked:
+    for name in (*known, *sorted(names - set(known))):
+        if name in names:
             yield known.get(name) or Tier(name=name), groups.get(name, [])
 
 
-def _jobs(lives: Iterable[Life], all: int) -> dict[str, int]:
-    found = dict.fromkeys(Fate, 0)
+def _jobs(lives: Iterable[JobRun], all: int) -> dict[str, int]:
+    counts = dict.fromkeys(Fate, 0)
     for life in lives:
-        found[life.fate] += 1
-    unfinished = sum(found.pop(fate) for fate in OPEN)
-    return {"all": all, **{fate.value: n for fate, n in found.items()}, "unfinished": unfinished}
+        counts[life.fate] += 1
+    unfinished = sum(counts.pop(fate) for fate in OPEN)
+    return {"all": all, **{fate.value: n for fate, n in counts.items()}, "unfinished": unfinished}
 
 
 def _pool(engine: Engine) -> dict[str, float | int]:
     now, lives = engine.now, list(engine.lives.values())
     capacity = engine.nodes.capacity.until(now) * 1_000
-    kept = sum(life.kept_run * life.work.milli_gpus for life in lives)
+    kept_work = sum(life.kept_run * life.work.milli_gpus for life in lives)
     busy = engine.busy.until(now)
     return {
         "span_s": _round((now - engine.world.begins_at) / SECOND),
         "offered_pct": _round(_offered(engine)),
         "utilisation_pct": _round(100 * busy / capacity if capacity else 0.0),
-        "goodput_pct": _round(100 * kept / capacity if capacity else 0.0),
+        "goodput_pct": _round(100 * kept_work / capacity if capacity else 0.0),
         "waste_pct": _round(100 * _lost(lives, "lost", "overhead") / busy if busy else 0.0),
         "lost_gpu_h": _round(_lost(lives, "lost") / 1_000 / HOUR),
         "restart_gpu_h": _round(_lost(lives, "overhead") / 1_000 / HOUR),
@@ -150,20 +150,20 @@ def _pool(engine: Engine) -> dict[str, float | int]:
 def _offered(engine: Engine) -> float:
     """All work that was asked for, in percent of what the fleet can do while jobs arrive."""
     world = engine.world
-    work = sum(min(one.runs, one.run_max) * one.milli_gpus for one in world.works)
+    work = sum(min(job.runs, job.run_max) * job.milli_gpus for job in world.works)
     span = world.works[-1].arrives_at - world.begins_at if world.works else 0
     return 100 * work / (1_000 * world.fleet.gpus * span) if span else 0.0
 
 
-def _lost(lives: list[Life], *names: str) -> int:
+def _lost(lives: list[JobRun], *names: str) -> int:
     """Thousandths of GPUs times microseconds."""
     return sum(getattr(life, name) * life.work.milli_gpus for life in lives for name in names)
 
 
-def _figures(seen: list[Seen]) -> dict[str, float | int]:
+def _figures(seen: list[JobOutcome]) -> dict[str, float | int]:
     figures: dict[str, float | int] = {"jobs": len(seen)}
     for name, unit in (("wait", "_s"), ("delay", "_s"), ("completion", "_s"), ("slowdown", "")):
-        values = [one for job in seen if (one := getattr(job, name)) is not None]
+        values = [value for job in seen if (value := getattr(job, name)) is not None]
         figures[f"{name}_mean{unit}"] = _round(mean(values))
         for percent in (50, 95, 99):
             figures[f"{name}_p{percent}{unit}"] = _round(percentile(values, percent))
@@ -171,50 +171,50 @@ def _figures(seen: list[Seen]) -> dict[str, float | int]:
     return figures
 
 
-def _promises(seen: list[Seen], tier: Tier, longest: float) -> dict[str, float | int]:
-    """What a tier is promised: a start in time, and that nobody waits without end.
+def _promises(seen: list[JobOutcome], tier: Tier, longest: float) -> dict[str, float | int]:
+    """What a tier is promised: a start in time, and that no job waits for ever.
 
-    Whoever has waited past the patience of its tier gets a date. That is no later than what runs
-    then can last, so one who waits longer than both together was starved.
+    A job that has waited past the patience of its tier gets a date, which is no later than the end
+    of what runs by then. A job that waits longer than both together was starved.
     """
     target, patience = tier.start_target / SECOND, tier.ages_after / SECOND
-    delays = [one.wait if one.delay is None else one.delay for one in seen]
+    delays = [job.wait if job.delay is None else job.delay for job in seen]
     return {
         "target_s": _round(target),
         "patience_s": _round(patience),
-        "started_in_time_pct": _round(share_met([one.wait for one in seen], target)),
+        "started_in_time_pct": _round(share_met([job.wait for job in seen], target)),
         "delayed_within_target_pct": _round(share_met(delays, target)),
-        "dates_given": sum(one.dates for one in seen),
-        "dates_missed": sum(one.late > 0 for one in seen),
-        "dates_missed_by_s": _round(max((one.late for one in seen), default=0.0)),
-        "waited_past_patience": sum(one.wait > patience for one in seen),
+        "dates_given": sum(job.dates for job in seen),
+        "dates_missed": sum(job.late > 0 for job in seen),
+        "dates_missed_by_s": _round(max((job.late for job in seen), default=0.0)),
+        "waited_past_patience": sum(job.wait > patience for job in seen),
         "wait_bound_s": _round(patience + longest),
-        "starved": sum(one.wait > patience + longest for one in seen),
+        "starved": sum(job.wait > patience + longest for job in seen),
     }
 
 
-def _floor(found: Floor | None) -> dict[str, float]:
+def _floor(floor: Floor | None) -> dict[str, float]:
     """For how long a tier had less than its floor although one of its jobs would have fitted."""
-    if found is None:
+    if floor is None:
         return {"floor_gpus": 0.0, "below_floor_s": 0.0, "below_floor_longest_s": 0.0}
     return {
-        "floor_gpus": found.gpus,
-        "below_floor_s": _round(found.below / SECOND),
-        "below_floor_longest_s": _round(found.longest / SECOND),
+        "floor_gpus": floor.gpus,
+        "below_floor_s": _round(floor.below / SECOND),
+        "below_floor_longest_s": _round(floor.longest / SECOND),
     }
 
 
-def _fairness(seen: list[Seen]) -> dict[str, float]:
-    rhos = [one.rho for one in seen if one.rho]
+def _fairness(seen: list[JobOutcome]) -> dict[str, float]:
+    rhos = [job.rho for job in seen if job.rho]
     orgs = _grouped(seen, "org").values()
-    slow = [mean([one.slowdown for one in org if one.slowdown]) for org in orgs]
+    slow = [mean([job.slowdown for job in org if job.slowdown]) for org in orgs]
     return {
         "rho_mean": _round(mean(rhos)),
         "rho_p99": _round(percentile(rhos, 99)),
         "rho_worst": _round(max(rhos, default=0.0)),
         "unfair_pct": _round(100.0 - share_met(rhos, UNFAIR)),
         "jain_of_jobs": _round(jain([1 / rho for rho in rhos])),
-        "jain_of_tenants": _round(jain([1 / one for one in slow if one])),
+        "jain_of_tenants": _round(jain([1 / job for job in slow if job])),
     }
 
 
@@ -226,16 +226,16 @@ def _turned(engine: Engine, tier: str) -> dict[str, int]:
 
 def _provisioning(engine: Engine) -> dict[str, float | int]:
     """What was ordered beside the fleet, and what that cost the operator."""
-    given = engine.nodes.provisioner
+    provisioner = engine.nodes.provisioner
     return {
-        "orders": given.orders if given else 0,
-        "node_h": _round(given.node_hours / HOUR) if given else 0.0,
-        "cost_credits": credits_of(given.cost) if given else 0.0,
+        "orders": provisioner.orders if provisioner else 0,
+        "node_h": _round(provisioner.node_hours / HOUR) if provisioner else 0.0,
+        "cost_credits": credits_of(provisioner.cost) if provisioner else 0.0,
     }
 
 
-def _delays(seen: list[Seen]) -> list[float]:
-    return [one.delay for one in seen if one.delay is not None]
+def _delays(seen: list[JobOutcome]) -> list[float]:
+    return [job.delay for job in seen if job.delay is not None]
 
 
 def _spread(delays: list[float]) -> list[list[float]]:
@@ -244,7 +244,7 @@ def _spread(delays: list[float]) -> list[list[float]]:
     return [[percent, _round(percentile(delays, percent))] for percent in SPREAD]
 
 
-def _money(account: Account) -> dict[str, float | int]:
+def _money(account: TenantLedger) -> dict[str, float | int]:
     sums = account.sums()
     return {
         "credits_spent": credits_of(sums["spent"]),
@@ -258,5 +258,5 @@ def _money(account: Account) -> dict[str, float | int]:
 
 
 def _round(number: float) -> float:
-    """As exact as anybody needs, and the same on every machine."""
+    """Rounded to four places, so that results are the same on every machine."""
     return round(number, 4)

@@ -2,13 +2,13 @@
 
 from bursar.core.ids import JobId, NodeId
 from bursar.sim.rng import Chance
-from bursar.sim.world import Clocks
+from bursar.sim.world import ClockDrift
 
 
 class Reports:
     """What becomes of a report follows from its name alone, whatever else was reported."""
 
-    def __init__(self, clocks: Clocks, chance: Chance) -> None:
+    def __init__(self, clocks: ClockDrift, chance: Chance) -> None:
         self._clocks = clocks
         self._chance = chance
         self._drifts: dict[NodeId, int] = {}

@@ -23,13 +23,13 @@ from bursar.core.scheduling.model.policy_file import with_location as _checked
 from bursar.core.value import replace, value
 from bursar.sim.admission import Admission
 from bursar.sim.fleets import Fleet, Group
-from bursar.sim.loads import Arrivals, Tenant, works
+from bursar.sim.loads import ArrivalPattern, SimulatedTenant, works
 from bursar.sim.provisioning import Offer, Provision
 from bursar.sim.rng import Chance
 from bursar.sim.work import Size, Work, size_of
-from bursar.sim.world import Clocks, Outage, World
+from bursar.sim.world import ClockDrift, Outage, SimulatedWorld
 
-__all__ = ["Spec", "SpecWrong", "micros_of", "parse_span", "spec_of"]
+__all__ = ["SimulationSpec", "SpecWrong", "micros_of", "parse_span", "spec_of"]
 
 T = TypeVar("T")
 WORDS: Final = {
@@ -39,11 +39,11 @@ WORDS: Final = {
 
 
 @value
-class Spec:
+class SimulationSpec:
     """A world whose jobs have not been drawn yet."""
 
     fleet: Fleet
-    tenants: tuple[Tenant, ...] = ()
+    tenants: tuple[SimulatedTenant, ...] = ()
     span: int = DAY  # how long jobs arrive
     policy: PoolPolicy = PoolPolicy()
     credits: tuple[tuple[str, Micros], ...] = ()
@@ -51,33 +51,33 @@ class Spec:
     drain: int = 30 * DAY
     speeds: tuple[tuple[str, int], ...] = ()
     readings: int = 0
-    clocks: Clocks = Clocks()
+    clocks: ClockDrift = ClockDrift()
     admission: Admission | None = None
     provision: Provision | None = None
     outages: tuple[Outage, ...] = ()
 
-    def world(self, chance: Chance, given: tuple[Work, ...] | None = None) -> World:
+    def world(self, chance: Chance, jobs: tuple[Work, ...] | None = None) -> SimulatedWorld:
         """The world with its jobs, drawn or given."""
-        if given is None:
+        if jobs is None:
             types, size = self.fleet.types, self.fleet.node_gpus
-            given = works(self.tenants, self.span, types, size, chance.stream("load"))
-        if not given:
-            raise SpecWrong("nobody submits a job in that time")
-        self._known(given)
+            jobs = works(self.tenants, self.span, types, size, chance.stream("load"))
+        if not jobs:
+            raise SpecWrong("no job is submitted in that time")
+        self._known(jobs)
         self._types()
-        return World(
-            fleet=self.fleet, works=given, policy=self.policy, credits=self.credits,
+        return SimulatedWorld(
+            fleet=self.fleet, works=jobs, policy=self.policy, credits=self.credits,
             restart_cost=self.restart_cost, drain=self.drain, speeds=self.speeds,
             readings=self.readings, clocks=self.clocks, admission=self.admission,
             provision=self.provision, outages=self.outages,
         )  # fmt: skip
 
-    def with_gpus(self, gpu_type: str, gpus: int) -> "Spec":
+    def with_gpus(self, gpu_type: str, gpus: int) -> "SimulationSpec":
         """The same with so many GPUs more, or fewer."""
         fleet = _checked(f"{gpu_type}={gpus}", lambda: self.fleet.with_gpus(gpu_type, gpus))
         return replace(self, fleet=fleet)
 
-    def with_weight(self, path: Path, weight: int) -> "Spec":
+    def with_weight(self, path: Path, weight: int) -> "SimulationSpec":
         """The same with another weight of a place in the tree of shares."""
         if len(path) == 1 and path[0] not in {tier.name for tier in self.policy.tiers}:
             raise SpecWrong(f"there is no tier {path[0]}")
@@ -85,29 +85,29 @@ class Spec:
         return replace(self, policy=_checked(f"{'/'.join(path)}={weight}", weighed))
 
     def _known(self, works: tuple[Work, ...]) -> None:
-        """Refuse names of nobody: they are written wrong, and would change nothing."""
+        """Refuse names that no tenant or tier has: they are misspelt, and would change nothing."""
         tiers = {tier.name for tier in self.policy.tiers}
         for tenant in self.tenants:
             if tenant.tier not in tiers:
-                told = ", ".join(sorted(tiers))
-                raise SpecWrong(f"{tenant.org}: there is no tier {tenant.tier}; there are {told}")
+                names = ", ".join(sorted(tiers))
+                raise SpecWrong(f"{tenant.org}: there is no tier {tenant.tier}; there are {names}")
         paths = {work.path[:size] for work in works for size in range(2, len(work.path) + 1)}
         paths |= {(tenant.tier, tenant.org) for tenant in self.tenants}
         for path, _ in self.policy.shares:
             if path not in paths:
-                raise SpecWrong(f"shares: nobody is called {'/'.join(path)}")
+                raise SpecWrong(f"shares: there is no {'/'.join(path)}")
         orgs = {path[1] for path in paths}
         for org, _ in self.credits:
             if org not in orgs:
-                raise SpecWrong(f"credits: nobody is called {org}")
+                raise SpecWrong(f"credits: there is no org {org}")
 
     def _types(self) -> None:
-        """Refuse GPU types that nobody has."""
+        """Refuse GPU types that no node has."""
         types = set(self.fleet.types)
         types |= {offer.gpu_type for offer in self.provision.offers} if self.provision else set()
         for gpu_type, _ in self.speeds:
             if gpu_type not in types:
-                raise SpecWrong(f"speed: nobody has GPUs of type {gpu_type}")
+                raise SpecWrong(f"speed: no node has GPUs of type {gpu_type}")
         for outage in self.outages:
             if outage.gpu_type not in self.fleet.types:
                 raise SpecWrong(f"outages: the fleet has no GPUs of type {outage.gpu_type}")
@@ -125,26 +125,30 @@ def _weighed(policy: PoolPolicy, path: Path, weight: int) -> PoolPolicy:
     return replace(policy, shares=tuple(sorted(shares.items())))
 
 
-def spec_of(given: object) -> Spec:
+def spec_of(document: object) -> SimulationSpec:
     """The world that was written down."""
-    words = _mapping(given, "the file")
+    words = _mapping(document, "the file")
     _only(words, WORDS, "the file")
     groups = _list(words.get("fleet"), "fleet")
     tenants = _list(words.get("tenants", []), "tenants")
-    names = [_mapping(one, f"tenants[{place}]").get("org") for place, one in enumerate(tenants)]
+    names = [
+        _mapping(fields, f"tenants[{place}]").get("org") for place, fields in enumerate(tenants)
+    ]
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise SpecWrong(f"tenants: {twice[0]} is there more than once")
     credits = _mapping(words.get("credits", {}), "credits")
     outages = _list(words.get("outages", []), "outages")
     return _checked(
         "the file",
-        lambda: Spec(
+        lambda: SimulationSpec(
             fleet=Fleet(
                 groups=tuple(
-                    _made(Group, one, f"fleet[{place}]") for place, one in enumerate(groups)
+                    _made(Group, fields, f"fleet[{place}]") for place, fields in enumerate(groups)
                 )
             ),
-            tenants=tuple(_tenant(one, f"tenants[{place}]") for place, one in enumerate(tenants)),
+            tenants=tuple(
+                _tenant(fields, f"tenants[{place}]") for place, fields in enumerate(tenants)
+            ),
             span=round(_number(words.get("days", 1), "days") * DAY),
             policy=parse_policy(words),
             credits=tuple(
@@ -156,42 +160,44 @@ def spec_of(given: object) -> Spec:
             drain=parse_span(words.get("drain", "30d"), "drain"),
             speeds=_speeds(words.get("speed", {}), "speed"),
             readings=parse_span(words.get("readings", 0), "readings"),
-            clocks=_made(Clocks, words.get("clocks", {}), "clocks"),
-            admission=_optional(words, "admission", lambda one, at: _made(Admission, one, at)),
+            clocks=_made(ClockDrift, words.get("clocks", {}), "clocks"),
+            admission=_optional(
+                words, "admission", lambda fields, at: _made(Admission, fields, at)
+            ),
             provision=_optional(words, "provision", _provision),
             outages=tuple(
-                _made(Outage, one, f"outages[{place}]") for place, one in enumerate(outages)
+                _made(Outage, fields, f"outages[{place}]") for place, fields in enumerate(outages)
             ),
         ),
     )
 
 
-def micros_of(given: object, where: str) -> Micros:
+def micros_of(value: object, where: str) -> Micros:
     """An amount of credits, exactly."""
     try:
-        micros = Decimal(str(given)) * CREDIT
+        micros = Decimal(str(value)) * CREDIT
     except InvalidOperation:
         micros = Decimal(-1)
-    wrong = isinstance(given, bool) or not micros.is_finite()
+    wrong = isinstance(value, bool) or not micros.is_finite()
     if wrong or not 0 <= micros <= AMOUNT_MAX or micros % 1:
-        raise SpecWrong(f"{where}: {given!r} is no amount of credits, such as 2.5")
+        raise SpecWrong(f"{where}: {value!r} is no amount of credits, such as 2.5")
     return int(micros)
 
 
 # ----------------------------------------------------------------------------- parts
 
 
-def _tenant(given: object, where: str) -> Tenant:
-    words = dict(_mapping(given, where))
-    arrivals = _made(Arrivals, words.pop("arrivals", {}), f"{where}.arrivals")
-    return replace(_made(Tenant, words, where), arrivals=arrivals)
+def _tenant(fields: object, where: str) -> SimulatedTenant:
+    words = dict(_mapping(fields, where))
+    arrivals = _made(ArrivalPattern, words.pop("arrivals", {}), f"{where}.arrivals")
+    return replace(_made(SimulatedTenant, words, where), arrivals=arrivals)
 
 
-def _provision(given: object, where: str) -> Provision:
-    words = dict(_mapping(given, where))
+def _provision(fields: object, where: str) -> Provision:
+    words = dict(_mapping(fields, where))
     offers = _list(words.pop("offers", None), f"{where}.offers")
     words["offers"] = tuple(
-        _made(Offer, one, f"{where}.offers[{place}]") for place, one in enumerate(offers)
+        _made(Offer, offer, f"{where}.offers[{place}]") for place, offer in enumerate(offers)
     )
     return _made(Provision, words, where)
 
@@ -201,40 +207,42 @@ def _optional(words: Mapping[str, Any], name: str, read: Callable[[Any, str], T]
     return read(words[name], name) if name in words else None
 
 
-def _speeds(given: object, where: str) -> tuple[tuple[str, int], ...]:
+def _speeds(fields: object, where: str) -> tuple[tuple[str, int], ...]:
     """GPU types and how fast they are, in millionths."""
-    found = _mapping(given, where)
+    speeds = _mapping(fields, where)
     return tuple(
-        sorted((name, round(_number(one, f"{where}.{name}") * PPM)) for name, one in found.items())
+        sorted(
+            (name, round(_number(speed, f"{where}.{name}") * PPM)) for name, speed in speeds.items()
+        )
     )
 
 
-def _weights(given: Any, where: str) -> tuple[tuple[Size, int], ...]:
+def _weights(fields: Any, where: str) -> tuple[tuple[Size, int], ...]:
     """GPUs of a job and how often: a number, or a mapping."""
-    weights = given if isinstance(given, Mapping) else {given: 1}
+    weights = fields if isinstance(fields, Mapping) else {fields: 1}
     sizes = [(_checked(where, partial(size_of, size)), weight) for size, weight in weights.items()]
-    return tuple(sorted(sizes, key=lambda one: one[0]))
+    return tuple(sorted(sizes, key=lambda entry: entry[0]))
 
 
 _Read = Callable[[Any, str], Any]
 _READ: Final[dict[tuple[type[Any], str], _Read]] = {
     (Admission, "every"): parse_span,
-    (Clocks, "late"): parse_span,
+    (ClockDrift, "late"): parse_span,
     (Group, "price"): micros_of,
     (Group, "joins"): parse_span,
     (Group, "fails_every"): parse_span,
     (Group, "repaired_in"): parse_span,
-    (Arrivals, "burst_every"): parse_span,
-    (Arrivals, "burst_lasts"): parse_span,
-    (Arrivals, "peak_at"): parse_span,
-    (Arrivals, "begins"): parse_span,
-    (Arrivals, "ends"): parse_span,
-    (Tenant, "gpus"): _weights,
-    (Tenant, "types"): _texts,
-    (Tenant, "run_median"): parse_span,
-    (Tenant, "run_most"): parse_span,
-    (Tenant, "checkpoint_every"): parse_span,
-    (Tenant, "checkpoint_cost"): parse_span,
+    (ArrivalPattern, "burst_every"): parse_span,
+    (ArrivalPattern, "burst_lasts"): parse_span,
+    (ArrivalPattern, "peak_at"): parse_span,
+    (ArrivalPattern, "begins"): parse_span,
+    (ArrivalPattern, "ends"): parse_span,
+    (SimulatedTenant, "gpus"): _weights,
+    (SimulatedTenant, "types"): _texts,
+    (SimulatedTenant, "run_median"): parse_span,
+    (SimulatedTenant, "run_most"): parse_span,
+    (SimulatedTenant, "checkpoint_every"): parse_span,
+    (SimulatedTenant, "checkpoint_cost"): parse_span,
     (Offer, "price"): micros_of,
     (Offer, "delay"): parse_span,
     (Outage, "begins"): parse_span,
@@ -245,14 +253,14 @@ _READ: Final[dict[tuple[type[Any], str], _Read]] = {
 }
 
 
-def _made(kind: type[T], given: object, where: str) -> T:
+def _made(kind: type[T], fields: object, where: str) -> T:
     """A value from the words for its fields."""
     return build(
-        kind, given, where, {name: read for (of, name), read in _READ.items() if of is kind}
+        kind, fields, where, {name: read for (of, name), read in _READ.items() if of is kind}
     )
 
 
-def _number(given: object, where: str) -> float:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= 3_650:
-        raise SpecWrong(f"{where} is a number above 0 and up to 3,650, not {given!r}")
-    return given
+def _number(value: object, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 3_650:
+        raise SpecWrong(f"{where} is a number above 0 and up to 3,650, not {value!r}")
+    return value

@@ -1,9 +1,9 @@
-"""The money of a made-up world: every tenant has books, kept by the ledger of `bursar.core`.
+"""The money of a simulated world: every tenant has books, kept by the ledger of `bursar.core`.
 
 A job reserves when it is submitted, draws when it starts and settles when it ends. What an attempt
-lost is given back before anything else happens, so nobody pays for work that did not last. Beside
-the books a second sum is kept in the plainest way, the price of every stretch of work that was
-kept; `problems` tells when the two differ.
+lost is given back before anything else happens, so no tenant pays for work that did not last.
+Beside the books a second sum is kept in the plainest way, the price of every stretch of work that
+was kept; `problems` reports where the two differ.
 """
 
 from bursar.core.ids import AccountId, ChargeId, GrantId, HoldId, PriceVersionId, UserId
@@ -32,17 +32,17 @@ from bursar.core.refusal import Code, Refusal, fail_invariant, invariant
 from bursar.sim.work import Work
 
 ROOT = AccountId("org")
-PLENTY: Micros = AMOUNT_MAX // 2  # what a tenant has of whom nobody said how much
+PLENTY: Micros = AMOUNT_MAX // 2  # of a tenant whose credits are not specified
 WAITS_MAX = 3_650 * DAY  # no hold ends before its job does, however long that waits
 
 
-class Account:
+class TenantLedger:
     """One tenant's books, and the plain sum beside them."""
 
     def __init__(self, prices: PriceBook, credits: Micros, now: Instant) -> None:
         self.books = Books(prices)
         self.users: set[UserId] = set()
-        self.kept: Micros = 0  # the price of all work that lasted, counted beside the books
+        self.kept_value: Micros = 0  # the price of all work that lasted, counted beside the books
         self.given_back: Micros = 0  # of work that was lost
         self.returned: Micros = 0  # set aside and not needed
         self.refused = 0  # jobs for which there was not enough
@@ -69,7 +69,9 @@ class Account:
                     self.given_back += event.amount
                 elif isinstance(event, HoldClosed):
                     self.returned += sum(
-                        one.amount for one in event.postings if one.target is Compartment.AVAILABLE
+                        posting.amount
+                        for posting in event.postings
+                        if posting.target is Compartment.AVAILABLE
                     )
         return outcome
 
@@ -83,18 +85,20 @@ class Account:
 
     def problems(self, *, over: bool) -> list[str]:
         """What does not add up; `over`: no job is left that could hold anything."""
-        found, sums = find_problems(self.books), self.sums()
+        problems, sums = find_problems(self.books), self.sums()
         if sum(sums.values()) != self.books.header.issued:
-            found.append(f"{self.books.header.issued} issued, but {sums} are there")
+            problems.append(f"{self.books.header.issued} issued, but {sums} are there")
         if over and sums["held"]:
-            found.append(f"{sums['held']} held, but nothing is left to run")
+            problems.append(f"{sums['held']} held, but nothing is left to run")
         owed = sum(debt.owed for _, debt in self.books.debts.items())
-        if over and sums["spent"] + owed != self.kept:
-            found.append(f"{sums['spent']} spent, {owed} owed, but work of {self.kept} was kept")
-        return found
+        if over and sums["spent"] + owed != self.kept_value:
+            problems.append(
+                f"{sums['spent']} spent, {owed} owed, but work of {self.kept_value} was kept"
+            )
+        return problems
 
 
-class Purse:
+class TenantLedgers:
     """The books of all tenants of a world."""
 
     def __init__(
@@ -103,7 +107,7 @@ class Purse:
         credits: dict[str, Micros],
         now: Instant,
     ) -> None:
-        self.accounts: dict[str, Account] = {}
+        self.accounts: dict[str, TenantLedger] = {}
         self._rates = dict(prices)
         self._credits = credits
         self._since = now
@@ -157,7 +161,7 @@ class Purse:
         account.overtaken += 1
 
     def stop(
-        self, work: Work, attempt: int, gpu_type: str, run: int, kept: int, now: Instant
+        self, work: Work, attempt: int, gpu_type: str, run: int, kept_run: int, now: Instant
     ) -> None:
         """Charge what an attempt ran, and give back what of it did not last."""
         account, hold = self._account(work.org), HoldId(work.id)
@@ -165,15 +169,15 @@ class Purse:
         account.must(
             Charge(charge=charge, hold=hold, attempt=attempt, run_ms=_ms(run), final=True), now
         )
-        if _ms(kept) < _ms(run):
-            account.must(GiveBack(hold=hold, attempt=attempt, kept_ms=_ms(kept)), now)
-        account.kept += usage_price(self._rates[gpu_type], work.milli_gpus, _ms(kept))
+        if _ms(kept_run) < _ms(run):
+            account.must(GiveBack(hold=hold, attempt=attempt, kept_ms=_ms(kept_run)), now)
+        account.kept_value += usage_price(self._rates[gpu_type], work.milli_gpus, _ms(kept_run))
 
     def finish(
-        self, work: Work, attempt: int, gpu_type: str, run: int, kept: int, now: Instant
+        self, work: Work, attempt: int, gpu_type: str, run: int, kept_run: int, now: Instant
     ) -> None:
         """Charge the last attempt; what is left of the hold goes back."""
-        self.stop(work, attempt, gpu_type, run, kept, now)
+        self.stop(work, attempt, gpu_type, run, kept_run, now)
         charge = ChargeId(f"{work.id}/end")
         self._account(work.org).must(Settle(charge=charge, hold=HoldId(work.id)), now)
 
@@ -181,12 +185,12 @@ class Purse:
         """Give everything back that was set aside for a job that runs no more."""
         self._account(work.org).must(Release(hold=HoldId(work.id)), now)
 
-    def _account(self, org: str) -> Account:
-        found = self.accounts.get(org)
-        if found is None:
+    def _account(self, org: str) -> TenantLedger:
+        ledger = self.accounts.get(org)
+        if ledger is None:
             credits = self._credits.get(org, PLENTY)
-            found = self.accounts[org] = Account(self._prices, credits, self._since)
-        return found
+            ledger = self.accounts[org] = TenantLedger(self._prices, credits, self._since)
+        return ledger
 
 
 def _ms(span: int) -> int:

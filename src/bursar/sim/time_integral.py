@@ -3,7 +3,7 @@
 from bursar.core.instant import Instant
 
 
-class Area:
+class TimeIntegral:
     """A quantity, and the area under it."""
 
     def __init__(self, at: Instant) -> None:

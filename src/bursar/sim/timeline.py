@@ -39,11 +39,11 @@ class Steps:
 
     def means(self, unit: int = 1) -> list[float]:
         """The mean of each step, in units."""
-        found, level = [], 0
+        means, level = [], 0
         for area, change in zip(self._areas[:-1], self._changes, strict=False):
             level += change
-            found.append(round((level + area / self.span) / unit, 3))
-        return found
+            means.append(round((level + area / self.span) / unit, 3))
+        return means
 
 
 def timeline(engine: Engine) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def timeline(engine: Engine) -> dict[str, Any]:
         "gpus_there": _there(engine),
         "gpus_by_tenant": _had(engine),
         "gpus_by_tier": _by_tier(engine, had(engine), 1_000),
-        "jobs_waiting_by_tier": _by_tier(engine, ((*one, 1) for one in waits(engine))),
+        "jobs_waiting_by_tier": _by_tier(engine, ((*wait, 1) for wait in waits(engine))),
     }
 
 
@@ -76,30 +76,30 @@ def _there(engine: Engine) -> list[float]:
 def _had(engine: Engine) -> dict[str, list[float]]:
     """GPUs by tenant."""
     names = largest_tenants(engine)
-    found = {name: _steps(engine) for name in names}
+    steps_by_name = {name: _steps(engine) for name in names}
     for work, since, until, milli in had(engine):
-        if work.org not in found:
-            found.setdefault(OTHERS, _steps(engine))
-        of = found.get(work.org) or found[OTHERS]
+        if work.org not in steps_by_name:
+            steps_by_name.setdefault(OTHERS, _steps(engine))
+        of = steps_by_name.get(work.org) or steps_by_name[OTHERS]
         of.add(since, until, milli)
-    return {name: steps.means(1_000) for name, steps in found.items()}
+    return {name: steps.means(1_000) for name, steps in steps_by_name.items()}
 
 
 def _by_tier(engine: Engine, all: Iterable[_Had], unit: int = 1) -> dict[str, list[float]]:
     """A sum by tier, in the order of the tiers."""
-    asked = {life.work.tier for life in engine.lives.values()}
-    known = [tier.name for tier in engine.world.policy.tiers if tier.name in asked]
-    found = {name: _steps(engine) for name in (*known, *sorted(asked - set(known)))}
+    names = {life.work.tier for life in engine.lives.values()}
+    known = [tier.name for tier in engine.world.policy.tiers if tier.name in names]
+    steps_by_tier = {name: _steps(engine) for name in (*known, *sorted(names - set(known)))}
     for work, since, until, amount in all:
-        found[work.tier].add(since, until, amount)
-    return {name: steps.means(unit) for name, steps in found.items()}
+        steps_by_tier[work.tier].add(since, until, amount)
+    return {name: steps.means(unit) for name, steps in steps_by_tier.items()}
 
 
 def had(engine: Engine) -> Iterable[_Had]:
     """Who had how many milli-GPUs from when to when."""
-    for one in engine.stretches:
-        work = engine.lives[one.job].work
-        yield work, one.since, one.until, work.milli_gpus
+    for stretch in engine.stretches:
+        work = engine.lives[stretch.job].work
+        yield work, stretch.since, stretch.until, work.milli_gpus
 
 
 def waits(engine: Engine) -> Iterable[tuple[Work, Instant, Instant]]:
@@ -107,9 +107,9 @@ def waits(engine: Engine) -> Iterable[tuple[Work, Instant, Instant]]:
     since: dict[JobId, Instant] = {
         job: life.work.arrives_at for job, life in engine.lives.items() if life.fate not in AWAY
     }
-    for one in sorted(engine.stretches, key=lambda one: (one.since, one.job)):
-        yield engine.lives[one.job].work, since[one.job], one.since
-        since[one.job] = one.until
+    for stretch in sorted(engine.stretches, key=lambda stretch: (stretch.since, stretch.job)):
+        yield engine.lives[stretch.job].work, since[stretch.job], stretch.since
+        since[stretch.job] = stretch.until
     for job, at in since.items():
         if engine.lives[job].ended_at is None and job in engine.cluster.waiting:
             yield engine.lives[job].work, at, engine.now

@@ -1,4 +1,4 @@
-"""What arrives in a made-up world: jobs with what nobody knows yet, how long they really run."""
+"""The jobs of a simulated world, with their true run times, which the scheduler cannot know."""
 
 from decimal import Decimal, InvalidOperation
 from typing import Final
@@ -56,15 +56,15 @@ class Work:
 Size = int | Decimal  # GPUs of a job: a whole number, or a part of one in thousandths
 
 
-def size_of(given: object) -> Size:
-    """What somebody wrote for the GPUs of a job."""
+def size_of(value: object) -> Size:
+    """The number of GPUs of a job, from the text or number in a spec."""
     try:
-        size = Decimal(str(given))
+        size = Decimal(str(value))
     except InvalidOperation:
         size = Decimal(0)
-    known = size.is_finite() and not isinstance(given, bool)
+    known = size.is_finite() and not isinstance(value, bool)
     if not known or not 0 < size <= TASKS_MAX or size % (1 if size > 1 else THOUSANDTH):
-        raise ValueError(f"{given!r} is no number of GPUs: a whole one, or a part such as 0.5")
+        raise ValueError(f"{value!r} is no number of GPUs: a whole one, or a part such as 0.5")
     return int(size) if size >= 1 else size
 
 

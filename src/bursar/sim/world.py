@@ -13,7 +13,7 @@ from bursar.sim.work import Work
 
 
 @value
-class Clocks:
+class ClockDrift:
     """What is wrong with the reports of machines: they are late, lost, and measured badly."""
 
     late: int = 0  # microseconds that a report is under way, on average; any may be far later
@@ -44,7 +44,7 @@ class Outage:
 
 
 @value
-class World:
+class SimulatedWorld:
     """Where a policy is tried out."""
 
     fleet: Fleet
@@ -56,7 +56,7 @@ class World:
     begins_at: Instant = T0
     speeds: tuple[tuple[str, int], ...] = ()  # GPU type → work it does in a second, in millionths
     readings: int = 0  # microseconds between the readings of what runs; 0: at its end alone
-    clocks: Clocks = Clocks()
+    clocks: ClockDrift = ClockDrift()
     admission: Admission | None = None  # None: everybody is let in
     provision: Provision | None = None  # None: the fleet stays as it is
     outages: tuple[Outage, ...] = ()
@@ -86,11 +86,11 @@ class World:
     def prices(self) -> tuple[tuple[str, Micros], ...]:
         """What tenants pay for a GPU-hour, by type: as in the fleet, else what it costs.
 
-        What jobs accept and nobody has costs as much as the dearest.
+        A type that jobs accept and no node has costs as much as the most expensive type.
         """
-        found = dict(self.fleet.prices)
+        prices = dict(self.fleet.prices)
         for offer in self.provision.offers if self.provision else ():
-            found.setdefault(offer.gpu_type, offer.price)
-        dearest = max(found.values())
+            prices.setdefault(offer.gpu_type, offer.price)
+        dearest = max(prices.values())
         accepted = sorted({gpu_type for work in self.works for gpu_type in work.shape.types})
-        return tuple((dict.fromkeys(accepted, dearest) | found).items())
+        return tuple((dict.fromkeys(accepted, dearest) | prices).items())

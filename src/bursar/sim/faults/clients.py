@@ -1,4 +1,4 @@
-"""Who uses the orgs: they submit jobs, withdraw some, add credits, and ask again until answered."""
+"""The clients of orgs: they submit and cancel jobs, add credits, and retry until answered."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -82,20 +82,20 @@ class ClientCall:
 
 
 class Clients:
-    """All users, and what they know of their jobs."""
+    """All clients, and the truth about their jobs."""
 
     def __init__(self, world: "FaultWorld") -> None:
         self._world = world
         self._random = world.random
         self._wants: dict[JobKey, JobPlan] = {}
         self._calls: list[ClientCall] = []
-        self.accepted: set[JobKey] = set()  # jobs that somebody was told to have
+        self.accepted: set[JobKey] = set()  # jobs whose submission was confirmed
 
     # ----------------------------------------------------------------------- what they ask
 
     @property
     def are_answered(self) -> bool:
-        """Whether nobody waits for an answer."""
+        """Whether every call has its answer."""
         return all(call.answer is not None for call in self._calls)
 
     def create_orgs(self, orgs: int) -> None:

@@ -1,4 +1,4 @@
-"""Time as somebody has it who is not the simulation."""
+"""Clocks of databases and nodes: each differs from the true time of the simulation."""
 
 from bursar.core.instant import SECOND, Instant
 
@@ -23,7 +23,7 @@ class SimulatedClock:
         return self._shows + self._off + span + span * self._ppm // 1_000_000
 
     def when(self, shown: Instant) -> Instant:
-        """The first true instant at which it shows at least so much, if nobody puts it."""
+        """The first true instant at which it shows at least so much, if it is not set meanwhile."""
         span = max(shown - self._shows - self._off, 0)
         guess = self._at + span * 1_000_000 // (1_000_000 + self._ppm)
         while self.now(guess) < shown:

@@ -116,12 +116,12 @@ class FaultInjector:
         rest = [name for name in names if name not in cut]
         links: list[tuple[str, str]] = []
         way = self._random.choice(("in", "out", "both"))
-        for one in cut:
+        for name in cut:
             for other in rest:
                 if way != "out":
-                    links.append((other, one))
+                    links.append((other, name))
                 if way != "in":
-                    links.append((one, other))
+                    links.append((name, other))
         world.blocked.update(links)
         world.after(self._span(2, 45), world.heal, links)
 

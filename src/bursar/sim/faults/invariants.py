@@ -105,13 +105,14 @@ def both_know_what_is_held(world: "FaultWorld", org: SimulatedOrg) -> None:
         if job is None or hold.closed_at is not None or name in objected:
             continue
         if (known.sent, known.received) == (job.received, job.sent):
-            told_ms = 0 if job.fence is None else rows.leases[job.fence].reported_ms
+            reported_ms = 0 if job.fence is None else rows.leases[job.fence].reported_ms
             [(_, rate)] = job.request.rates
-            told, need = (
-                usage_price(rate, job.request.milli_gpus, ms) for ms in (told_ms, job.remaining_ms)
+            reported, need = (
+                usage_price(rate, job.request.milli_gpus, ms)
+                for ms in (reported_ms, job.remaining_ms)
             )
-            left = job.hold_micros - job.used - told
-            right = min(left, need - told) <= hold.open <= left
+            left = job.hold_micros - job.used - reported
+            right = min(left, need - reported) <= hold.open <= left
             invariant(right, "IS9: the two sides hold different amounts", job=job, open=hold.open)
 
 
@@ -132,7 +133,7 @@ def nothing_is_objected(world: "FaultWorld", org: SimulatedOrg) -> None:
 
 
 def accepted_jobs_are_there(world: "FaultWorld", org: SimulatedOrg) -> None:
-    """IM7: a job that somebody was told to have is there for ever."""
+    """IM7: a job whose submission was confirmed is never lost."""
     for owner, job in world.clients.accepted:
         invariant(owner != org.id or job in org.jobs, "IM7: a job was lost", job=job)
 
@@ -407,7 +408,7 @@ def clocks_are_believed_rightly(world: "FaultWorld", pool: SimulatedPool) -> Non
 
 
 def epochs_agree(used: int, epoch: int) -> None:
-    """IS5: what is written was decided by whoever leads now."""
+    """IS5: what is written was decided by the present leader."""
     invariant(used == epoch, "IS5: a former leader has written", used=used, epoch=epoch)
 
 
@@ -517,7 +518,7 @@ def _ended_by_itself(world: "FaultWorld", lease: Lease) -> bool:
 
 
 def lost_work_is_free(world: "FaultWorld") -> None:
-    """IM8: nobody pays for work that was lost by a preemption, or with a node.
+    """IM8: work that was lost by a preemption, or with a node, is not charged.
 
     Unless an operator has said that the job answers for it; or does not, for what was its own.
     """
@@ -560,7 +561,7 @@ def _meter_of(world: "FaultWorld", lease: Lease) -> Meter:
 
 
 def usage_was_real(world: "FaultWorld") -> None:
-    """IM1: nobody pays for more than the longest of an attempt's processes really ran."""
+    """IM1: no more is charged than the longest of an attempt's processes really ran."""
     for pool in world.pools.values():
         ran: Counter[int] = Counter()
         for task in pool.tasks:

@@ -35,9 +35,9 @@ class NodeActivity:
             self._world.after(until - self._world.at, self.report, host, boot)
             return
         now = host.clock.now(self._world.at)
-        told = node_side.make_report(host.agent, host.table(self._world.at), now)
+        report = node_side.make_report(host.agent, host.table(self._world.at), now)
         self._world.send(
-            host.id, self._world.random.choice(self._processes_of(host)), "report", told
+            host.id, self._world.random.choice(self._processes_of(host)), "report", report
         )
         self._world.after(
             host.clock.when(now + node_side.REPORT_INTERVAL) - self._world.at,
