@@ -124,12 +124,12 @@ def work():
             pass
 """
 OWN_HANDLER = """
-from bursar.cli.signals import told_to_stop
+from bursar.cli.signals import stop_event_on_signals
 
 def work():
-    stopped = told_to_stop()
+    stop_event = stop_event_on_signals()
     print("ready", flush=True)
-    stopped.wait()
+    stop_event.wait()
     print("stopping", flush=True)
     time.sleep(600)
 """

@@ -116,7 +116,7 @@ def test_demo_runs_stops_and_continues() -> None:
             assert 4 == len([path for path in keys if path.name == "worker.key"])
             for path in (*keys, state / "demo-keys.json"):
                 assert 0o600 == path.stat().st_mode & 0o777, path
-            alive = {one["id"] for one in first.jobs(alive=True)}
+            unfinished = {one["id"] for one in first.jobs(unfinished=True)}
             first.process.send_signal(signal.SIGINT)
             assert 0 == first.process.wait(PATIENCE_S)
             assert not [pid for pid in children if runs(pid)]
@@ -126,10 +126,10 @@ def test_demo_runs_stops_and_continues() -> None:
             assert keys == {path: path.read_text() for path in state.rglob("*.key")}
             assert len(ORGS) == len(second.client.get("/v1/orgs").body["items"])
             there = {one["id"]: one for one in second.jobs()}
-            assert alive <= set(there)
+            assert unfinished <= set(there)
             assert done == there[done["id"]], "what is over stays as it is"
             eventually(
-                lambda: bool(alive - {one["id"] for one in second.jobs(alive=True)}),
+                lambda: bool(unfinished - {one["id"] for one in second.jobs(unfinished=True)}),
                 "one that was not over comes to its end",
             )
             assert "no problems" in verified(state)
