@@ -12,8 +12,8 @@ from benchmarks.ledger.throughput import CALLERS, Working
 from benchmarks.ledger.yardsticks import Say
 from bursar.core.refusal import Refusal
 from bursar.service.database import Database, ScratchDatabase, scratch_database
-from bursar.service.queries.balances import Looking
-from bursar.service.queries.top_lists import Measure, Subject, Top
+from bursar.service.queries.balances import LedgerReads
+from bursar.service.queries.top_lists import Measure, Subject, TopLists
 
 WITHIN: Final = 1.5  # times as slow, at most
 TOP: Final = 100  # places
@@ -38,7 +38,7 @@ def measure_accounts(server: Database, sizes: Sizes, _: dict[str, float], say: S
             place.work()
         say(f"L-accounts: {sizes.reads:,} balances in each")
         with with_few.connect() as one, with_many.connect() as other:
-            looking = [(fewer, Looking(one)), (more, Looking(other))]
+            looking = [(fewer, LedgerReads(one)), (more, LedgerReads(other))]
             for _number in range(sizes.reads):
                 for place, books in looking:
                     load.problems += place.read_balance(books)
@@ -67,7 +67,7 @@ class Place:
         """Let callers work on it for a while."""
         self.per_second.append(self.working.peak(self._orgs, self._shape, CALLERS).per_second)
 
-    def read_balance(self, looking: Looking) -> list[str]:
+    def read_balance(self, looking: LedgerReads) -> list[str]:
         """Take the time of a balance of some account; what was wrong with it."""
         org = self._chance.choice(self._orgs)
         account = project(self._chance.randrange(self._shape.projects))
@@ -108,7 +108,7 @@ def _top(load: Load, database: ScratchDatabase, sizes: Sizes, say: Say) -> None:
     with database.connect() as connection:
         for _ in range(sizes.reads):
             began = time.perf_counter()
-            first, _at = Top(connection).over_all(Subject.ACCOUNT, Measure.USED, TOP)
+            first, _at = TopLists(connection).over_all(Subject.ACCOUNT, Measure.USED, TOP)
             times.append(time.perf_counter() - began)
     if not first:
         load.problems.append("the top list is empty")

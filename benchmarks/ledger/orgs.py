@@ -33,7 +33,7 @@ from bursar.service.database import (
 )
 from bursar.service.ledger.batch import Answer, Ask, Batch
 from bursar.service.ledger.ledger import Ledger
-from bursar.service.workers.sweeper import Sweeper, SweepResult, through
+from bursar.service.workers.sweeper import Sweeper, SweepResult, run_through
 
 ROOT: Final = AccountId("org")
 USER: Final = UserId("ann")
@@ -136,7 +136,7 @@ def make_orgs(database: ScratchDatabase, count: int, shape: Shape) -> list[OrgId
 def sweep(database: ScratchDatabase) -> SweepResult:
     """Bring what is summed up to date; nothing is due in the orgs of these loads."""
     with database.connect(timeouts=None) as connection, Ledger(database.connect) as ledger:
-        return Sweeper(connection, through(ledger)).sweep()
+        return Sweeper(connection, run_through(ledger)).sweep()
 
 
 def settle_down(database: ScratchDatabase) -> None:

@@ -36,7 +36,7 @@ from bursar.api.server import open_service
 from bursar.core.alerts import ALERT
 from bursar.service.database import Database
 from bursar.service.keys import DEPLOYMENT, format_key, parse_key
-from bursar.service.queries.read_pool import Readers
+from bursar.service.queries.read_pool import ReadPool
 from bursar.service.rate_limits import Rate
 from bursar.service.secrets import FILE, VARIABLE, secret_of
 from bursar.store import database
@@ -78,8 +78,8 @@ def made_up(org: str = DEPLOYMENT) -> str:
 # Guessing (K11)
 
 
-class Counted(Readers):
-    """Readers who count what they are asked, and how much of it at once."""
+class Counted(ReadPool):
+    """Readers that count what they are asked, and how much of it at once."""
 
     asked = 0
     most = 0
@@ -276,7 +276,7 @@ def test_an_org_has_a_rate_whatever_number_of_keys(
 ) -> None:
     """More keys do not give more calls (K16)."""
     monkeypatch.setattr(rate_limits, "ORG_RATE_PER_S", 5)
-    readers = Readers(lambda: connected(deployment.first.database_url), threads=1)
+    readers = ReadPool(lambda: connected(deployment.first.database_url), threads=1)
     limits = RateLimits(readers)
     org = new_id()
 

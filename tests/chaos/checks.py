@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from bursar.core.messages import Dropped, Ended, Message
 from bursar.core.money import usage_price
-from bursar.service.ledger.audit import orgs_of, rebuild_one, verify
+from bursar.service.ledger.audit import orgs_of, rebuild_org, verify
 from bursar.store.jobs.outbox import message_of
 from tests.chaos.tenants import PRICES, Score
 from tests.support.databases import connected
@@ -219,4 +219,4 @@ def audited(url: str) -> Iterator[str]:
         yield from (f"verify: {problem}" for problem in verify(connection))
         orgs = list(orgs_of(connection))
     for org in orgs:
-        yield from (f"rebuild of {org}: {one}" for one in rebuild_one(url, org).differences)
+        yield from (f"rebuild of {org}: {one}" for one in rebuild_org(url, org).differences)

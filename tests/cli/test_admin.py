@@ -191,7 +191,7 @@ def test_wrong_summaries_are_discarded_by_a_repair(database_url: str) -> None:
 
     assert (0, 0) == (repaired.exit_code, again.exit_code), repaired.output
     assert f"{org}: summaries were discarded" in repaired.stdout
-    assert "    top lists of users are what they spent: ann used: 5 kept\n" in repaired.stdout
+    assert "    top lists of users are what they spent: ann used: 5 stored\n" in repaired.stdout
 
 
 def test_damage_that_cannot_be_repaired_exits_with_1(database_url: str) -> None:
@@ -202,7 +202,7 @@ def test_damage_that_cannot_be_repaired_exits_with_1(database_url: str) -> None:
         told = run(url, "ledger", "rebuild", "--repair")
 
     assert 1 == told.exit_code
-    assert f"{org}: events 2: what is a Gift?\n" in told.stdout
+    assert f"{org}: events 2: unknown kind of event: Gift\n" in told.stdout
     assert f"{org}: is frozen: this and that\n" in told.stdout
     assert "rewritten" not in told.stdout
 

@@ -19,12 +19,12 @@ from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.nodes import Node
 from bursar.core.value import replace
 from bursar.service.jobs import Submission
-from bursar.service.jobs.queries import Looking, Shown
+from bursar.service.jobs.queries import JobReads, JobView
 from bursar.service.jobs.quotas import Quota
 from bursar.service.jobs.submission import submission_request
-from bursar.service.ledger.audit import Problem, verify
+from bursar.service.ledger.audit import Contradiction, verify
 from bursar.service.ledger.batch import Answer, Ask
-from bursar.store.jobs.arrays import Standing
+from bursar.store.jobs.arrays import ArrayStates
 from bursar.store.jobs.outbox import Letter, from_orgs
 from bursar.store.sql.connection import Connection
 from bursar.store.verify.arrays import ARRAY_CHECKS
@@ -67,14 +67,14 @@ class Field(Stage):
         """What pools are to be told."""
         return from_orgs(self.connection, None, 100, self.org)
 
-    def elements(self, job: str = "a") -> list[Shown]:
+    def elements(self, job: str = "a") -> list[JobView]:
         """The elements that have begun."""
-        found = Looking(self.connection).elements(self.org, job, None, -1, 100)
-        return list(found.value.things)
+        found = JobReads(self.connection).elements(self.org, job, None, -1, 100)
+        return list(found.value.items)
 
-    def standing(self, job: str = "a") -> Standing:
+    def standing(self, job: str = "a") -> ArrayStates:
         """How many of the elements are in which state."""
-        return Looking(self.connection).standings(self.org, [JobId(job)]).value[JobId(job)]
+        return JobReads(self.connection).array_states(self.org, [JobId(job)]).value[JobId(job)]
 
     def live(self, job: str = "a") -> list[str]:
         """The elements that are in the pool."""
@@ -165,7 +165,7 @@ def test_when_one_ends_the_next_begins_until_all_are_over(field: Field) -> None:
         ("running", "started", 0),
         ("succeeded", "finished", 5_000),
     ] == steps
-    assert Standing(JobId("a"), 5, 2, 5, 5, 0, 0, 0, 0, 0, 0, 0) == field.standing()
+    assert ArrayStates(JobId("a"), 5, 2, 5, 5, 0, 0, 0, 0, 0, 0, 0) == field.standing()
     field.jobs.advance_arrays(field.org)
     assert 3 == len(field.steps("a")), "it is over once"
 
@@ -373,7 +373,7 @@ def check_array(connection: Connection, org: str) -> None:
     assert [("succeeded", 4)] == connection.execute(sql, [org]).fetchall()
 
 
-def wrong_in(connection: Connection, *orgs: str) -> list[Problem]:
+def wrong_in(connection: Connection, *orgs: str) -> list[Contradiction]:
     """What `verify` finds in orgs; other tests of this file tell what no pool has heard."""
     connection.execute("analyze")
     return [one for one in verify(connection, clock=Clock()) if one.org in orgs]

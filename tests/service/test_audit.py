@@ -16,7 +16,7 @@ from bursar.core.ledger.values import BudgetTarget, GrantPolicy, OrgPolicy
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Refusal
 from bursar.service.ledger import rebuild as rebuilding
-from bursar.service.ledger.audit import CHECKS, orgs_of, rebuild, rebuild_one, repair, verify
+from bursar.service.ledger.audit import CHECKS, orgs_of, rebuild, rebuild_org, repair, verify
 from bursar.service.ledger.batch import Answer, Ask, Batch, OrgFrozen
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.ledger.repair import DELETES
@@ -258,7 +258,7 @@ def test_what_was_spoilt_is_told(told: str, name: str) -> None:
         found = verify(connection)
         assert found or name in NOT_SEEN_BY_VERIFY, "verify is silent"
         assert all(org in str(one) or "cannot be asked" in str(one) for one in found)
-        differences = rebuild_one(url, org).differences
+        differences = rebuild_org(url, org).differences
         assert name.partition(":")[0] in {one.table for one in differences}
         assert all(str(one).startswith(f"{org}: {one.table}") for one in differences)
 
@@ -302,7 +302,7 @@ def test_a_text_that_is_not_canonical_is_told(told: str) -> None:
     sql = "update events set body = replace(body::text, ':', ': ')::json where number = 9"
     with spoilt(told, sql) as url, connected(url) as connection:
         [org] = orgs_of(connection)
-        [difference] = rebuild_one(url, org).differences
+        [difference] = rebuild_org(url, org).differences
 
     assert ("events", (9,)) == (difference.table, difference.key)
     assert difference.stored != difference.rebuilt
@@ -345,10 +345,10 @@ def test_prices_that_an_earlier_version_wrote_are_sound(told: str) -> None:
         assert connection.execute(sql).rowcount == 1
         sql = f"update orgs set prices {without.format('prices')}"
         assert connection.execute(sql).rowcount == 1
-        assert () == rebuild_one(url, org).differences
+        assert () == rebuild_org(url, org).differences
         for spoilt_book in ('{"versions":[]}', '{"versions":7}'):
             connection.execute("update orgs set prices = %s", [spoilt_book])
-            assert ["orgs"] == [one.table for one in rebuild_one(url, org).differences]
+            assert ["orgs"] == [one.table for one in rebuild_org(url, org).differences]
 
 
 def test_books_are_made_of_events_that_an_earlier_version_wrote(earlier: str) -> None:
@@ -359,7 +359,7 @@ def test_books_are_made_of_events_that_an_earlier_version_wrote(earlier: str) ->
             connection.execute(f"delete from {table}")
         [done] = repair(url, orgs_of(connection))
 
-        assert () == done.left
+        assert () == done.remaining
         _is_sound(url, connection)
         after = _everything(connection)
         assert before.pop("orgs clock") != after.pop("orgs clock")
@@ -380,22 +380,22 @@ def test_what_no_version_wrote_is_told(earlier: str, sql: str) -> None:
     """Only what a class has gained since may be absent."""
     with spoilt(earlier, sql) as url, connected(url) as connection:
         [org] = orgs_of(connection)
-        assert {"events"} == {one.table for one in rebuild_one(url, org).differences}
+        assert {"events"} == {one.table for one in rebuild_org(url, org).differences}
 
 
 LAST_TOLD = {
     "update holds set used = used + 7, absorbed = absorbed + 7 where hold_id = 'h2'": (
-        "a hold has the figures of its last event: h2 used: 5007 kept, 5000 wanted"
+        "a hold has the figures of its last event: h2 used: 5007 stored, 5000 expected"
     ),
     "update settings set number = 3 where setting_id = 'k'": (
-        "a setting has the value of its last event: key k was set by event: 3 kept, 19 wanted"
+        "a setting has the value of its last event: key k was set by event: 3 stored, 19 expected"
     ),
     "update settings set body = '{}' where setting_id = 'w'": (
         "a setting has the value of its last event:"
-        " webhook w is not what was told by event: 17 kept, 17 wanted"
+        " webhook w is not what was told by event: 17 stored, 17 expected"
     ),
     "delete from settings where setting_id = 'q'": (
-        "a setting has the value of its last event: quota q was set by event: 21 wanted"
+        "a setting has the value of its last event: quota q was set by event: 21 expected"
     ),
 }
 
@@ -418,10 +418,11 @@ def test_an_event_tells_of_its_hold_what_it_makes_of_it(told: str) -> None:
             [(number,)] = connection.execute(
                 "select number from events where body ->> 'hold' = 'h2' and kind = 'HoldOpened'"
             ).fetchall()
-        [first, *_] = [one for one in rebuild_one(url, org).differences if one.table == "events"]
+        [first, *_] = [one for one in rebuild_org(url, org).differences if one.table == "events"]
 
     assert (number,) == first.key
-    assert "told open and used (hold='h2', told=(201, 0), is_now=(200, 0))" in str(first)
+    assert "open and used of the hold differ from its event (hold='h2'" in str(first)
+    assert "recorded=(201, 0), is_now=(200, 0))" in str(first)
 
 
 def test_a_circle_of_accounts_is_told_and_does_not_last_for_ever(told: str) -> None:
@@ -471,7 +472,7 @@ def test_events_are_read_in_stretches_of_any_length(
     monkeypatch.setattr(rebuilding, "STRETCH", stretch)
     with connected(told) as connection:
         [org] = orgs_of(connection)
-    assert () == rebuild_one(told, org).differences
+    assert () == rebuild_org(told, org).differences
 
     for number in (3, 14, 9_000):
         sql = (
@@ -479,7 +480,7 @@ def test_events_are_read_in_stretches_of_any_length(
             " where (org_id, number, place) = (select org_id, number, place from postings limit 1)"
         )
         with spoilt(told, sql) as url:
-            keys = [(one.table, one.key) for one in rebuild_one(url, org).differences]
+            keys = [(one.table, one.key) for one in rebuild_org(url, org).differences]
             assert ("postings", (number, 77)) in keys
             assert 2 == len([table for table, _ in keys if table == "postings"])
 
@@ -487,7 +488,7 @@ def test_events_are_read_in_stretches_of_any_length(
 def test_collecting_of_garbage_goes_on_afterwards(told: str) -> None:
     with connected(told) as connection:
         [org] = orgs_of(connection)
-    rebuild_one(told, org)
+    rebuild_org(told, org)
 
     assert gc.isenabled()
 
@@ -495,7 +496,7 @@ def test_collecting_of_garbage_goes_on_afterwards(told: str) -> None:
 def test_the_largest_orgs_come_first_and_small_ones_together() -> None:
     """So that no worker is left alone with a large one, and none connects for a handful of rows."""
     few = {f"few {number}": 10 for number in range(3)}
-    share = rebuilding.SHARE
+    share = rebuilding.SHARE_EVENTS
 
     assert [] == rebuilding.shared({})
     assert [
@@ -526,7 +527,7 @@ def test_several_workers_share_the_orgs(told: str, monkeypatch: pytest.MonkeyPat
 
 # Repair
 
-CAN_BE_REPAIRED = [name for name in SPOILING if name.partition(":")[0] not in rebuilding.FOR_EVER]
+CAN_BE_REPAIRED = [name for name in SPOILING if name.partition(":")[0] not in rebuilding.IMMUTABLE]
 
 
 @pytest.mark.slow
@@ -538,8 +539,8 @@ def test_what_was_spoilt_is_repaired(told: str, name: str) -> None:
         [org] = orgs
         before = _for_ever(connection)
         [done] = repair(url, orgs)
-        assert () == done.left
-        assert name.partition(":")[0] in {one.table for one in done.mended}
+        assert () == done.remaining
+        assert name.partition(":")[0] in {one.table for one in done.repaired}
         assert before == _for_ever(connection)
         _is_sound(url, connection)
 
@@ -560,8 +561,8 @@ def test_every_table_at_once_is_repaired(told: str) -> None:
         orgs = orgs_of(connection)
         [done] = repair(url, orgs)
 
-        assert () == done.left
-        assert {"orgs", *DELETES} == {one.table for one in done.mended}
+        assert () == done.remaining
+        assert {"orgs", *DELETES} == {one.table for one in done.repaired}
         _is_sound(url, connection)
         after = _everything(connection)
         assert before.pop("orgs clock") != after.pop(
@@ -572,7 +573,7 @@ def test_every_table_at_once_is_repaired(told: str) -> None:
 
 def test_every_table_is_repaired_or_for_ever() -> None:
     """A new table must say which."""
-    assert set(TABLES) == {*DELETES, *rebuilding.FOR_EVER}
+    assert set(TABLES) == {*DELETES, *rebuilding.IMMUTABLE}
 
 
 @pytest.mark.slow
@@ -583,8 +584,8 @@ def test_an_org_with_wrong_events_is_left_alone(told: str, name: str) -> None:
         before = _everything(connection)
         [done] = repair(url, orgs_of(connection))
 
-        assert () == done.mended
-        assert done.left
+        assert () == done.repaired
+        assert done.remaining
         assert before == _everything(connection)
 
 
@@ -595,8 +596,8 @@ def test_books_that_contradict_themselves_are_not_written(told: str) -> None:
         before = _everything(connection)
         [done] = repair(url, orgs_of(connection))
 
-        assert () == done.mended
-        assert any("contradict themselves" in str(one) for one in done.left)
+        assert () == done.repaired
+        assert any("contradict themselves" in str(one) for one in done.remaining)
         assert before == _everything(connection)
 
 
@@ -608,8 +609,8 @@ def test_requests_are_never_touched_but_keep_nothing_from_being_repaired(told: s
             [done] = repair(url, orgs_of(connection))
 
             assert before == _for_ever(connection)
-        assert {"accounts"} == {one.table for one in done.mended}
-        assert {"requests"} == {one.table for one in done.left}
+        assert {"accounts"} == {one.table for one in done.repaired}
+        assert {"requests"} == {one.table for one in done.remaining}
 
 
 def test_rows_of_nobody_are_removed(told: str) -> None:
@@ -618,7 +619,7 @@ def test_rows_of_nobody_are_removed(told: str) -> None:
         connection.execute("insert into users (org_id, user_id) values ('ghost', 'ann')")
         done = {one.org: one for one in repair(url, orgs_of(connection), 1)}
 
-        assert ["users"] == [one.table for one in done["ghost"].mended]
+        assert ["users"] == [one.table for one in done["ghost"].repaired]
         assert "ghost" not in orgs_of(connection)
         _is_sound(url, connection)
 
@@ -667,7 +668,7 @@ def test_a_ledger_that_has_read_what_was_wrong_reads_again(told: str) -> None:
             for _ in range(2):
                 connection.execute("update accounts set used = used + 1000")
                 [done] = repair(url, orgs)
-                assert done.mended
+                assert done.repaired
             last = ledger.ask(org, "c", ask.charge("h9", 20, charge="c10"))
             assert isinstance(last.outcome, tuple)
         _is_sound(url, connection)
@@ -683,8 +684,8 @@ def test_nothing_of_a_repair_is_kept_if_the_database_refuses_a_part(told: str) -
         [done] = repair(url, orgs_of(connection))
         after = _everything(connection)
 
-    assert () == done.mended
-    assert any("accounts_no" in str(one) for one in done.left)
+    assert () == done.repaired
+    assert any("accounts_no" in str(one) for one in done.remaining)
     assert before == after
 
 
@@ -698,7 +699,7 @@ def test_a_repair_waits_for_the_org_and_makes_others_wait(told: str) -> None:
             with pytest.raises(errors.LockNotAvailable):
                 list(repair(f"{url} options='-c lock_timeout=200'", orgs, 1))
         [done] = repair(url, orgs)
-        assert done.mended
+        assert done.repaired
 
 
 def _is_sound(url: str, connection: Connection) -> None:
@@ -710,7 +711,7 @@ def _is_sound(url: str, connection: Connection) -> None:
 def _for_ever(connection: Connection) -> list[object]:
     return [
         connection.execute(f"select * from {table} t order by t::text").fetchall()
-        for table in rebuilding.FOR_EVER
+        for table in rebuilding.IMMUTABLE
     ]
 
 

@@ -11,7 +11,7 @@ from bursar.service.ledger.audit import orgs_of, rebuild, repair, verify
 from bursar.service.queries import history as past
 from bursar.service.workers.sweeper import Sweeper
 from bursar.store.sql.connection import Connection
-from bursar.store.verify.ledger import Problem, problems
+from bursar.store.verify.ledger import Contradiction, problems
 from bursar.store.verify.summaries import CHECKS_OF_ONE, SUMMARIES, SUMMARY_CHECKS
 from tests.service.test_audit import spoilt, story
 from tests.service.test_batch import FEW, Desk
@@ -59,7 +59,7 @@ def test_what_sweeps_keep_is_sound(told: str) -> None:
         assert [] == wrong_in(connection, org)
 
 
-def wrong_in(connection: Connection, org: str) -> list[Problem]:
+def wrong_in(connection: Connection, org: str) -> list[Contradiction]:
     """What the checks of one org find."""
     return [one for check in CHECKS_OF_ONE for one in problems(connection, check, [org])]
 
@@ -90,7 +90,7 @@ OF_USERS = "top lists of users are what they spent"
 OF_ACCOUNTS = "top lists of accounts are what they have and used"
 DUE = "a sweep comes back when something falls due"
 SNAPSHOT = "a snapshot is of an event, and whole"
-UNSWEPT = "a standing is of a sweep, and of something that is ranked"
+UNSWEPT = "an entry of a top list is of a sweep, and of a known subject and measure"
 SPOILING = {
     "sweeps: all rows are gone": ("delete from sweeps", UNSWEPT),
     "sweeps: of a later event": ("update sweeps set number = number + 1", "a sweep is not ahead"),
@@ -154,13 +154,13 @@ def test_what_is_wrong_is_told_thrown_away_and_made_anew(
 
         [done] = repair(url, orgs)
 
-        assert ({*found}, (), ()) == ({*done.forgotten}, done.mended, done.left)
+        assert ({*found}, (), ()) == ({*done.dropped_summaries}, done.repaired, done.remaining)
         assert {table: list[object]() for table in SUMMARIES} == kept(connection)
         assert () == verify(connection)
         swept(connection)
         assert before == kept(connection)
         [done] = repair(url, orgs)
-        assert () == done.forgotten
+        assert () == done.dropped_summaries
         assert before == kept(connection), "what is sound was thrown away"
 
 
@@ -180,7 +180,7 @@ def test_a_sweep_may_lag_behind(told: str) -> None:
         ).fetchall(), "nothing has happened since"
         assert () == verify(connection)
         [done] = repair(url, {org: 1})
-        assert () == done.forgotten
+        assert () == done.dropped_summaries
         assert before == kept(connection)
 
 
@@ -194,8 +194,8 @@ def test_standings_of_rows_that_were_wrong_are_thrown_away_with_them(told: str) 
         swept(connection)
         [done] = repair(url, orgs_of(connection))
 
-        assert {"accounts"} == {one.table for one in done.mended}
-        assert {OF_ACCOUNTS} == {one.check for one in done.forgotten}
+        assert {"accounts"} == {one.table for one in done.repaired}
+        assert {OF_ACCOUNTS} == {one.check for one in done.dropped_summaries}
         assert () == verify(connection)
 
 
@@ -215,7 +215,7 @@ def test_rows_of_an_org_that_does_not_exist_are_told_and_removed(told: str, tabl
         orgs = orgs_of(connection)
         assert {org, "ghost"} == {*orgs}
         assert [()] * 2 == [one.differences for one in rebuild(url, orgs, 1)]
-        done = {one.org: one.forgotten for one in repair(url, orgs, 1)}
+        done = {one.org: one.dropped_summaries for one in repair(url, orgs, 1)}
 
         assert done["ghost"]
         assert () == done[org]
@@ -230,8 +230,8 @@ def test_an_org_whose_events_are_wrong_keeps_what_sweeps_have_kept(told: str) ->
         before = kept(connection)
         [done] = repair(url, orgs_of(connection))
 
-        assert done.left
-        assert () == done.forgotten
+        assert done.remaining
+        assert () == done.dropped_summaries
         assert before == kept(connection)
 
 
@@ -240,4 +240,4 @@ def test_a_duty_that_nobody_can_have_is_told(told: str) -> None:
     with spoilt(told, "delete from worker_leases") as url, connected(url) as connection:
         [found] = verify(connection)
 
-    assert "the sweeper has a lease row: lease of the sweeper: 0 kept, 1 wanted" == str(found)
+    assert "the sweeper has a lease row: lease of the sweeper: 0 stored, 1 expected" == str(found)

@@ -15,7 +15,7 @@ from bursar.core.ids import AccountId, GrantId, HoldId, UserId
 from bursar.core.instant import Instant
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Reserve
 from bursar.core.ledger.values import CreditKind
-from bursar.service.ledger.audit import rebuild_one, verify
+from bursar.service.ledger.audit import rebuild_org, verify
 from bursar.service.ledger.batcher import Limits, Unreachable
 from bursar.service.ledger.clock import (
     DRIFT_PPM,
@@ -349,7 +349,7 @@ def test_a_database_whose_clock_is_put_wrong_decides_nothing() -> None:
             sql = "select available, held, lapsed from grants"
             assert [(80, 20, 0)] == connection.execute(sql).fetchall()
             assert () == verify(connection)
-        assert () == rebuild_one(desk.url, desk.org).differences
+        assert () == rebuild_org(desk.url, desk.org).differences
 
 
 @pytest.mark.slow

@@ -13,10 +13,10 @@ import pytest
 
 from bursar.core.ids import AccountId, UserId
 from bursar.core.ledger.commands import AddAccount, AddUser, Command
-from bursar.service.ledger.audit import rebuild_one, verify
+from bursar.service.ledger.audit import rebuild_org, verify
 from bursar.service.ledger.batcher import Limits, Unreachable
 from bursar.service.ledger.ledger import Ledger
-from bursar.service.queries.balances import Looking
+from bursar.service.queries.balances import LedgerReads
 from bursar.store.database import RESERVE_BYTES, Database, DatabaseFull, open_embedded
 from bursar.store.embedded.folder import StateFolder
 from tests.support.databases import new_org
@@ -96,7 +96,7 @@ class Desk:
     def reads(self) -> None:
         """Look at the books: there is nothing to spend."""
         with self.database.connect() as connection:
-            seen = Looking(connection).balance(self.org, ORG)
+            seen = LedgerReads(connection).balance(self.org, ORG)
         assert seen.number > 0
 
     def is_sound(self, key: str) -> None:
@@ -105,7 +105,7 @@ class Desk:
             sql = "select count(*) from requests where org_id = %s and key = %s"
             assert [(1,)] == connection.execute(sql, [self.org, key]).fetchall()
             assert () == verify(connection)
-        assert () == rebuild_one(self.database.url, self.org).differences
+        assert () == rebuild_org(self.database.url, self.org).differences
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from bursar.service.cache import Directory
 from bursar.service.jobs import admission, routing
 from bursar.service.jobs.admission import AdmissionRequest, AdmissionResult, JobAdmission
 from bursar.service.jobs.routing import Router
-from bursar.service.queries.read_pool import Readers
+from bursar.service.queries.read_pool import ReadPool
 from tests.service.test_routing import Pools, Scheduler, Ticks
 from tests.support.databases import connected, migrated
 from tests.support.scheduling_cases import T0, Case
@@ -33,7 +33,7 @@ class NoRate:
 class Stage:
     """The admission of one pool, and the scheduler of that pool."""
 
-    def __init__(self, readers: Readers, runner: asyncio.Runner, nodes: str, **case: Any) -> None:
+    def __init__(self, readers: ReadPool, runner: asyncio.Runner, nodes: str, **case: Any) -> None:
         self.clock = Ticks()
         self._runner = runner
         self.scheduler = Scheduler(nodes=nodes, **case)
@@ -69,9 +69,9 @@ def when(result: AdmissionResult) -> tuple[int, int]:
 
 
 @pytest.fixture(scope="module")
-def readers(database_url: str) -> Iterator[Readers]:
+def readers(database_url: str) -> Iterator[ReadPool]:
     with migrated(database_url) as address:
-        readers = Readers(lambda: connected(address))
+        readers = ReadPool(lambda: connected(address))
         yield readers
         readers.close()
 
@@ -80,7 +80,7 @@ Staging = Callable[..., Stage]
 
 
 @pytest.fixture
-def stage(readers: Readers, monkeypatch: pytest.MonkeyPatch) -> Iterator[Staging]:
+def stage(readers: ReadPool, monkeypatch: pytest.MonkeyPatch) -> Iterator[Staging]:
     """Makes a stage, at which nobody waits for long."""
     monkeypatch.setattr(admission, "WAIT_S", 0.05)
     with asyncio.Runner() as runner:

@@ -15,12 +15,12 @@ from bursar.core.messages import Dropped, EndClass, Ended, Enqueue, HoldGrew, Wh
 from bursar.core.money import PPM
 from bursar.core.value import replace
 from bursar.service.jobs import Answers
-from bursar.service.jobs.cache_followers import PAGE_SIZE, Followers, Following
-from bursar.service.jobs.queries import Looking
+from bursar.service.jobs.cache_followers import PAGE_SIZE, Followers, FollowerWorker
+from bursar.service.jobs.queries import JobReads
 from bursar.service.jobs.result_cache import Sharing, quoted_now
 from bursar.service.ledger.batch import Answer, Ask, Batch
-from bursar.service.queries.statements import Line, Statements
-from bursar.service.queries.usage import Wanted
+from bursar.service.queries.statements import StatementLine, Statements
+from bursar.service.queries.usage import RequestedPeriod
 from bursar.store.jobs.outbox import from_orgs
 from bursar.store.jobs.result_cache import FIRST, due
 from bursar.store.sql.connection import Connection
@@ -88,7 +88,7 @@ class Sharers(Stage):
         return [(one.state, one.why, one.other) for one in self.steps(job)]
 
     def result(self, job: str) -> str | None:
-        found = Looking(self.connection).result(self.org, job).value
+        found = JobReads(self.connection).result(self.org, job).value
         assert found is not None
         return found.text
 
@@ -108,9 +108,9 @@ class Sharers(Stage):
         [(found,)] = self.connection.execute(sql, [self.org]).fetchall()
         return int(found)
 
-    def charges(self) -> list[Line]:
+    def charges(self) -> list[StatementLine]:
         """What was charged, as the account's statement has it."""
-        wanted = Wanted(self.now - DAY, self.now + DAY)
+        wanted = RequestedPeriod(self.now - DAY, self.now + DAY)
         seen = Statements(self.connection).page(self.org, "org", wanted, None, 1_000)
         assert seen.value is not None
         return [line for line in seen.value.lines if line.target == "spent"]
@@ -558,7 +558,9 @@ def test_a_process_looks_after_followers_by_itself(database_url: str, stage: Sha
         def ask(asks: Sequence[Ask]) -> Answers:
             return Batch(other, PRICES, {}, stage.clock).run(asks)
 
-        with Following(lambda: connected(database_url), ask, interval_s=0.05, clock=stage.clock):
+        with FollowerWorker(
+            lambda: connected(database_url), ask, interval_s=0.05, clock=stage.clock
+        ):
             eventually(lambda: stage.sent() == ["a", "b"], "somebody has taken over")
             eventually(lambda: stage.states("c") == ["cancelled"], "nobody holds on")
 

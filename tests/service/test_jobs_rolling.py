@@ -14,7 +14,7 @@ from bursar.core.ledger.commands import Issue, RevokeGrant, SetBudget
 from bursar.core.ledger.values import BudgetTarget, CreditKind
 from bursar.core.messages import EndClass, Ended, HoldGrew, RanSoFar, Started, Why
 from bursar.service.jobs import Answers
-from bursar.service.jobs.rolling_holds import RollingHolds, TopUps
+from bursar.service.jobs.rolling_holds import RollingHoldWorker, TopUps
 from bursar.service.ledger.batch import Ask, Batch
 from bursar.store.jobs.outbox import from_orgs
 from bursar.store.sql.connection import Connection
@@ -285,5 +285,5 @@ def test_a_process_tops_up_by_itself(database_url: str, stage: Stage) -> None:
         def connect() -> Connection:
             return connected(database_url)
 
-        with RollingHolds(connect, ask, interval_s=0.05, clock=stage.clock):
+        with RollingHoldWorker(connect, ask, interval_s=0.05, clock=stage.clock):
             eventually(lambda: grew(stage) == [STEP_MS], "the hold has grown")

@@ -24,7 +24,7 @@ from bursar.core.ledger.commands import (
 )
 from bursar.core.ledger.values import CreditKind, OrgPolicy
 from bursar.core.refusal import Code, InvariantBroken
-from bursar.service.ledger.batch import Answer, Ask, Batch, OrgFrozen, OrgUnknown, Told
+from bursar.service.ledger.batch import Answer, Ask, Batch, BatchResult, OrgFrozen, OrgUnknown
 from bursar.service.ledger.batcher import Busy, Limits, Unreachable
 from bursar.service.ledger.ledger import Ledger
 from bursar.store.database import DatabaseFull
@@ -365,7 +365,7 @@ def test_after_a_lost_answer_nobody_is_told_that_nothing_happened(
 
     real = Batch.run
 
-    def losing(batch: Batch, asks: Sequence[Ask]) -> list[Told]:
+    def losing(batch: Batch, asks: Sequence[Ask]) -> list[BatchResult]:
         nonlocal full
         real(batch, asks)
         full = True

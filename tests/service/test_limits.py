@@ -13,7 +13,7 @@ from bursar.core.ledger.commands import AddUser
 from bursar.service.ledger.batcher import Busy, Limits, Unreachable
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.ledger.ledger import Ledger
-from bursar.service.queries.read_pool import Readers
+from bursar.service.queries.read_pool import ReadPool
 from bursar.store.database import Timeouts, connect
 from bursar.store.embedded.initdb import free_port
 from bursar.store.ledger.loader import lock_orgs
@@ -55,7 +55,7 @@ def test_a_question_whose_connection_was_ended_for_standing_still_is_asked_again
                 connection.execute("select 1")
         return asked_for(connection, "idle_in_transaction_session_timeout")
 
-    readers = Readers(lambda: connect(database_url), threads=1)
+    readers = ReadPool(lambda: connect(database_url), threads=1)
     try:
         assert "1min" == readers.ask(question).result()
     finally:

@@ -14,7 +14,7 @@ from bursar.core.ledger.quote import quote
 from bursar.core.ledger.values import CreditKind
 from bursar.core.refusal import Code, Refusal
 from bursar.service.ledger.batch import OrgUnknown
-from bursar.service.queries.balances import Looking
+from bursar.service.queries.balances import LedgerReads
 from bursar.store.sql.connection import Connection
 from tests.service.test_batch import ANN, FEW, ORG, Desk
 from tests.support import commands as ask
@@ -35,7 +35,7 @@ def test_a_balance_is_what_the_core_says(
         journal.do(command, now)
         desk.asks(command, now=now)
     now += later
-    looking = Looking(connection, history.prices, clock=lambda _: now)
+    looking = LedgerReads(connection, history.prices, clock=lambda _: now)
 
     for account in list(dict(journal.books.accounts.items()))[:2]:
         seen = looking.balance(desk.org, account)
@@ -56,7 +56,7 @@ def test_a_quote_is_what_the_core_says(connection: Connection, asked: Questions)
     for now, command in history.steps:
         journal.do(command, now)
         desk.asks(command, now=now)
-    looking = Looking(connection, history.prices, clock=lambda _: asked.now)
+    looking = LedgerReads(connection, history.prices, clock=lambda _: asked.now)
     for hold in asked.asks:
         assert quote(journal.books, hold, asked.now) == looking.quote(desk.org, hold).value
 
@@ -76,7 +76,7 @@ def test_the_past_is_what_the_events_say(
         times.append(now)
     as_of, known_at = (times[len(times) * part // 11] for part in instants)
 
-    seen = Looking(connection, history.prices).past(desk.org, as_of, known_at)
+    seen = LedgerReads(connection, history.prices).past(desk.org, as_of, known_at)
 
     assert view_grants(journal.events, as_of, known_at) == seen.value
 
@@ -86,7 +86,7 @@ def test_looking_takes_few_rounds(connection: Connection) -> None:
     desk = Desk(connection)
     desk.opens()
     desk.asks(*(ask.issue(f"g{index}", 5, expires=days(9)) for index in range(300)))
-    looking = Looking(connection, clock=lambda _: hours(1))
+    looking = LedgerReads(connection, clock=lambda _: hours(1))
 
     seen = looking.balance(desk.org, ORG)
 
@@ -99,7 +99,7 @@ def test_an_unknown_account_or_org_is_told(connection: Connection) -> None:
     """As a refusal, and as an error: an org is part of who asks."""
     desk = Desk(connection)
     desk.opens()
-    looking = Looking(connection)
+    looking = LedgerReads(connection)
 
     unknown = looking.balance(desk.org, AccountId("nobody")).value
     assert Refusal(Code.ACCOUNT_UNKNOWN, {"account": "nobody"}) == unknown
@@ -111,7 +111,7 @@ def test_a_quote_leaves_no_trace(connection: Connection) -> None:
     """Asked twice, it says the same (B1)."""
     desk = Desk(connection)
     desk.opens(credits=500)
-    looking = Looking(connection, clock=lambda _: T0)
+    looking = LedgerReads(connection, clock=lambda _: T0)
     hold = Reserve(hold=HoldId("h"), account=ORG, user=ANN, amount=75, expires_at=hours(1))
 
     first, second = (looking.quote(desk.org, hold).value for _ in range(2))

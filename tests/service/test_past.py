@@ -17,7 +17,7 @@ from bursar.core.ledger.history import GrantView, fold_grants, view_grants
 from bursar.core.ledger.journal import Journal
 from bursar.core.ledger.values import Compartment
 from bursar.service.queries import history as past
-from bursar.service.queries.balances import Looking
+from bursar.service.queries.balances import LedgerReads
 from bursar.service.queries.history import add_snapshots, distance
 from bursar.store.ledger import snapshots
 from bursar.store.ledger.snapshots import Snapshot
@@ -86,7 +86,7 @@ def test_the_past_from_snapshots_is_what_the_events_say(
     """As of any instant, as known at any other, with a snapshot every few events (L12)."""
     desk, journal, marks = told(history, connection)
     add_snapshots(connection, desk.org, journal.books.header.number)
-    looking = Looking(connection, history.prices)
+    looking = LedgerReads(connection, history.prices)
 
     for _ in range(6):
         at, known_at = (
@@ -146,7 +146,7 @@ def test_a_past_read_begins_at_the_newest_snapshot_that_is_old_enough(
     """And reads the events from there on, not all of them."""
     desk = issued(connection)
     add_snapshots(connection, desk.org, 15)
-    looking, read = Looking(connection), list[tuple[int, int]]()
+    looking, read = LedgerReads(connection), list[tuple[int, int]]()
 
     def noted(connection: Connection, org: str, after: int, last: int, _: None) -> Iterator[Event]:
         read.append((after, last))
@@ -188,7 +188,7 @@ def test_an_accounts_past_is_made_of_its_own_events(
 
     monkeypatch.setattr(past, "events_after", noted)
     monkeypatch.setattr(snapshots, "value_of", valued)
-    found = Looking(connection).past(desk.org, hours(18), NEVER, team).value
+    found = LedgerReads(connection).past(desk.org, hours(18), NEVER, team).value
 
     assert {"own": hours(30), "own2": NEVER} == {
         id: one.terms.expires_at for id, one in found.items()
@@ -215,7 +215,7 @@ def test_a_snapshot_that_cannot_be_read_is_not_used(
     """It is told, and the one before, or the events, decide."""
     desk = issued(connection)
     add_snapshots(connection, desk.org, 15)
-    looking = Looking(connection)
+    looking = LedgerReads(connection)
     want = looking.past(desk.org, hours(12), hours(12)).value
     connection.execute(f"update snapshots set {spoil} where org_id = %s", [desk.org])
 
@@ -236,13 +236,13 @@ def test_what_contradicts_itself_in_a_snapshot_is_not_believed(
     [(number, at)] = connection.execute(
         "select number, at from events where org_id = %s and number = 9", [desk.org]
     )
-    found = Looking(connection).past(desk.org, at, at).value
+    found = LedgerReads(connection).past(desk.org, at, at).value
     one = next(iter(found.values()))
     object.__setattr__(one.terms, "amount", one.terms.amount + 1)
     snapshots.keep(connection, desk.org, Snapshot(number=number, at=at, grants=found))
 
     with caplog.at_level(logging.WARNING):
-        seen = Looking(connection).past(desk.org, hours(12), hours(12))
+        seen = LedgerReads(connection).past(desk.org, hours(12), hours(12))
 
     assert [5] * 12 + [100] == amounts(seen.value)
     assert "does not add up" in caplog.text
@@ -258,7 +258,7 @@ def test_late_usage_shows_in_a_past_that_was_looked_at_before(connection: Connec
     desk.asks(*(ask.issue(f"g{index}", 5) for index in range(9)), now=hours(4))
     add_snapshots(connection, desk.org, 14)
     desk.asks(ask.late("h", 10, when=hours(2)), now=hours(5))
-    looking = Looking(connection)
+    looking = LedgerReads(connection)
 
     def spent(known_at: Instant) -> int:
         found = looking.past(desk.org, hours(3), known_at).value

@@ -13,14 +13,14 @@ from bursar.core.ledger.events import HoldOpened, HoldRedrawn
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, Refusal
 from bursar.service.keys import DEPLOYMENT
-from bursar.service.ledger.audit import rebuild_one
+from bursar.service.ledger.audit import rebuild_org
 from bursar.service.ledger.batch import Answer, Ask, Batch
 from bursar.service.ledger.batcher import Limits
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.ledger.prices import DeploymentPrices, looks_at_prices
 from bursar.service.org_setup import begin_books
-from bursar.service.queries.balances import Looking
-from bursar.service.queries.entities import Listing
+from bursar.service.queries.balances import LedgerReads
+from bursar.service.queries.entities import Entities
 from bursar.store.ledger.loader import lock_orgs
 from bursar.store.sql.connection import Connection, money_time
 from tests.service.test_batch import FEW, Desk
@@ -129,7 +129,7 @@ def test_a_quote_shows_the_price_that_is_charged(own: Connection) -> None:
     """The deployment's, if the org has none (B1)."""
     deployed(own, "list", h100=5 * PER_MS)
     desk = opened(own)
-    looking = Looking(own, clock=lambda _: T0)
+    looking = LedgerReads(own, clock=lambda _: T0)
 
     told = looking.quote(desk.org, run_of("h", "h100")).value  # type: ignore[arg-type]
 
@@ -164,7 +164,7 @@ def test_an_orgs_events_need_no_other_stream(own: Connection, own_url: str) -> N
     before = own.execute(sql, [desk.org]).fetchall()
     deployed(own, "other", h100=9 * PER_MS)
 
-    assert () == tuple(rebuild_one(own_url, desk.org).differences)
+    assert () == tuple(rebuild_org(own_url, desk.org).differences)
     assert before == own.execute(sql, [desk.org]).fetchall()
 
 
@@ -186,9 +186,9 @@ def test_both_books_are_listed_in_the_order_in_which_they_are_in_force(own: Conn
         SetPrice(version=prices("o2", 7, h100=2)),
     )
 
-    mine = [(org, one.id) for org, one in Listing(own).prices(desk.org).value]
+    mine = [(org, one.id) for org, one in Entities(own).prices(desk.org).value]
     assert [(None, "d1"), (desk.org, "o1"), (desk.org, "o2"), (None, "d2")] == mine
-    all_orgs = [(org, one.id) for org, one in Listing(own).prices(DEPLOYMENT).value]
+    all_orgs = [(org, one.id) for org, one in Entities(own).prices(DEPLOYMENT).value]
     assert [(None, "d1"), (None, "d2")] == all_orgs
 
 

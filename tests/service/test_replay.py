@@ -267,7 +267,7 @@ def test_a_change_that_was_signed_anew_is_found_where_it_was_decided(
 def told_by_verify(connection: Connection, pool: str) -> set[str]:
     """What `verify` finds about a pool, by its own queries and by deciding again."""
     asked = {name for check in POOL_CHECKS for name in _found(connection, check, pool)}
-    return asked | {one.check for one in audit._decided_otherwise(connection) if pool in one.what}
+    return asked | {one.check for one in audit._replay_decisions(connection) if pool in one.what}
 
 
 def _found(connection: Connection, check: Check, pool: str) -> set[str]:

@@ -28,9 +28,9 @@ from bursar.core.messages import Withdraw
 from bursar.core.refusal import Code, Refusal
 from bursar.core.scheduling.model.nodes import Node
 from bursar.core.value import replace
-from bursar.service.jobs import Jobs, JobUnknown, Submission, through
+from bursar.service.jobs import Jobs, JobUnknown, Submission, run_asks_through
 from bursar.service.jobs.pool_messages import message_of
-from bursar.service.ledger.audit import Problem, verify
+from bursar.service.ledger.audit import Contradiction, verify
 from bursar.service.ledger.batch import Answer, Ask
 from bursar.service.ledger.batcher import Busy, Limits
 from bursar.service.ledger.ledger import Ledger
@@ -86,13 +86,13 @@ def connection(url: str) -> Iterator[Connection]:
         yield found
 
 
-def contradictions(connection: Connection) -> tuple[Problem, ...]:
+def contradictions(connection: Connection) -> tuple[Contradiction, ...]:
     """What `verify` finds, asked when all stories begin: what some never deliver is not overdue."""
     connection.execute("analyze")  # what a server does by itself, at some time
     return verify(connection, clock=Clock())
 
 
-def disagreements(connection: Connection) -> list[Problem]:
+def disagreements(connection: Connection) -> list[Contradiction]:
     """What it finds between orgs and pools alone: quicker, to be asked again and again."""
     checks = [check for check in SEAM_CHECKS if not check.timed]
     return [one for check in checks for one in problems(connection, check)]
@@ -512,7 +512,7 @@ def test_jobs_go_through_the_ledger_that_others_use(url: str, connection: Connec
     drivers = [Driver(one, connection) for one in (good, frozen)]
     pools = {one.world.pool: one.pool for one in drivers}
     with Ledger(lambda: connected(url), PRICES) as lanes:
-        jobs = Jobs(connection, through(lanes))
+        jobs = Jobs(connection, run_asks_through(lanes))
         post = Relay(connection, jobs, pools)
         for one in (good, frozen):
             one.began_at = money_time(connection)
@@ -729,7 +729,7 @@ def test_a_busy_ledger_leaves_messages_for_later(url: str, connection: Connectio
     lease = stage.lease()
     stage.ends(lease.fence, Exit.DONE, 0)
     with Ledger(lambda: connected(url), PRICES, Limits(waiting=0)) as lanes:
-        busy = Jobs(connection, through(lanes), stage.clock)
+        busy = Jobs(connection, run_asks_through(lanes), stage.clock)
         assert [] == busy.receive(from_pool(connection, stage.world.pool, None, 10))
         with pytest.raises(Busy):
             busy.submit(stage.world.org, "k", stage.world.submission("job"))

@@ -9,7 +9,7 @@ from bursar.core.ledger.commands import SETTING_MAX
 from bursar.core.ledger.events import SettingSet
 from bursar.core.ledger.journal import Journal
 from bursar.core.refusal import Code, Refusal
-from bursar.service.ledger.audit import rebuild_one
+from bursar.service.ledger.audit import rebuild_org
 from bursar.store.sql.connection import Connection
 from tests.service.test_batch import Desk
 from tests.support import commands as ask
@@ -76,7 +76,7 @@ def test_many_settings_in_one_batch_are_all_kept(connection: Connection, databas
     assert all(isinstance(outcome, tuple) for outcome in outcomes)
     assert MANY == len(desk.stored("settings", COLUMNS))
     desk.holds(journal.books)
-    rebuilt = rebuild_one(database_url, desk.org)
+    rebuilt = rebuild_org(database_url, desk.org)
     assert (len(commands), ()) == (rebuilt.events, rebuilt.differences)
 
 

@@ -21,18 +21,18 @@ from bursar.service.ledger.batch import OrgUnknown
 from bursar.service.queries import history as past
 from bursar.service.queries import usage
 from bursar.service.queries.history import add_snapshots
-from bursar.service.queries.statements import Statement, Statements
+from bursar.service.queries.statements import AccountStatement, Statements
 from bursar.service.queries.usage import (
     BadRange,
-    By,
-    Cost,
+    CostRow,
     Costs,
+    Dimension,
     Report,
+    RequestedPeriod,
     Slot,
     Sort,
-    TooMuch,
-    Usage,
-    Wanted,
+    TooManyRows,
+    UsageReports,
 )
 from bursar.store.ledger import snapshots, statements
 from bursar.store.sql.connection import Connection
@@ -58,13 +58,13 @@ def periods(draw: st.DrawFn) -> tuple[int, int]:
     return draw(st.one_of(st.just((0, 99)), shares))
 
 
-def period_of(marks: list[Instant], shares: tuple[int, int]) -> Wanted:
+def period_of(marks: list[Instant], shares: tuple[int, int]) -> RequestedPeriod:
     """A period between two instants that matter."""
     one, other = sorted(marks[share * len(marks) // 100] for share in shares)
-    return Wanted(one, min(other + 1, one + 366 * DAY))
+    return RequestedPeriod(one, min(other + 1, one + 366 * DAY))
 
 
-def inside(journal: Journal, wanted: Wanted) -> list[Event]:
+def inside(journal: Journal, wanted: RequestedPeriod) -> list[Event]:
     """What was recorded in a period."""
     assert wanted.start is not None
     assert wanted.end is not None
@@ -80,9 +80,9 @@ def before(journal: Journal, at: Instant | None) -> list[Event]:
 # Statements
 
 
-def pages(desk: Desk, account: str, wanted: Wanted, most: int) -> list[Statement]:
+def pages(desk: Desk, account: str, wanted: RequestedPeriod, most: int) -> list[AccountStatement]:
     """All pages of a statement."""
-    found: list[Statement] = []
+    found: list[AccountStatement] = []
     after = None
     while True:
         page = Statements(desk.connection).page(desk.org, account, wanted, after, most).value
@@ -124,7 +124,7 @@ def test_opening_and_lines_come_to_the_closing(
             assert one.closing == other.opening
 
 
-def _added(page: Statement) -> dict[Compartment, int]:
+def _added(page: AccountStatement) -> dict[Compartment, int]:
     parts = dict(page.opening)
     for line in page.lines:
         parts[Compartment(line.target)] += line.amount
@@ -169,7 +169,7 @@ def test_a_line_says_what_happened_and_whose_it_was(desk: Desk) -> None:
     desk.asks(ask.charge("h", 20, "c"), now=hours(2))
     desk.asks(ask.reverse("c"), now=hours(3))
 
-    [page] = pages(desk, ORG, Wanted(hours(1), hours(4)), 100)
+    [page] = pages(desk, ORG, RequestedPeriod(hours(1), hours(4)), 100)
 
     assert [
         (hours(1), "HoldOpened", "available", "held", 60, None),
@@ -183,7 +183,9 @@ def test_a_line_says_what_happened_and_whose_it_was(desk: Desk) -> None:
         (line.hold, line.user, line.job, line.grant, line.grant_kind, line.actor)
         for line in page.lines
     }
-    assert [] == list(pages(desk, "lab", Wanted(hours(0), hours(4)), 100)[0].lines), "owns nothing"
+    assert [] == list(pages(desk, "lab", RequestedPeriod(hours(0), hours(4)), 100)[0].lines), (
+        "owns nothing"
+    )
 
 
 def test_late_usage_stands_where_it_was_recorded(desk: Desk) -> None:
@@ -193,12 +195,12 @@ def test_late_usage_stands_where_it_was_recorded(desk: Desk) -> None:
     """
     desk.asks(desk.reserve("h", 60), now=hours(1))
     desk.asks(ask.release("h"), now=hours(3))
-    first = pages(desk, ORG, Wanted(T0, hours(4)), 100)
+    first = pages(desk, ORG, RequestedPeriod(T0, hours(4)), 100)
     desk.asks(ask.late("h", 10, when=hours(2)), now=hours(5))
 
-    [page] = pages(desk, ORG, Wanted(hours(4), hours(6)), 100)
+    [page] = pages(desk, ORG, RequestedPeriod(hours(4), hours(6)), 100)
 
-    assert first == pages(desk, ORG, Wanted(T0, hours(4)), 100)
+    assert first == pages(desk, ORG, RequestedPeriod(T0, hours(4)), 100)
     assert 10 == sum(line.amount for line in page.lines if line.target == "spent")
     assert {(hours(5), hours(3))} == {(line.at, line.effective_at) for line in page.lines}
 
@@ -209,7 +211,7 @@ def test_a_period_has_its_beginning_and_not_its_end(desk: Desk) -> None:
     desk.asks(ask.issue("late", 5), now=hours(6))
 
     def grants(start: Instant, end: Instant) -> list[str]:
-        [page] = pages(desk, ORG, Wanted(start, end), 100)
+        [page] = pages(desk, ORG, RequestedPeriod(start, end), 100)
         return [line.grant for line in page.lines]
 
     assert ["more"] == grants(hours(5), hours(6))
@@ -217,7 +219,7 @@ def test_a_period_has_its_beginning_and_not_its_end(desk: Desk) -> None:
     assert ["late"] == grants(hours(5) + 1, hours(7))
     assert [] == grants(hours(6) + 1, hours(7))
     ask_behind = Statements(desk.connection).page(
-        desk.org, ORG, Wanted(hours(5), hours(6)), (10**9, 0), 5
+        desk.org, ORG, RequestedPeriod(hours(5), hours(6)), (10**9, 0), 5
     )
     assert ask_behind.value is not None
     assert () == ask_behind.value.lines
@@ -227,32 +229,32 @@ def test_a_period_has_its_beginning_and_not_its_end(desk: Desk) -> None:
 
 def test_by_default_it_is_this_month_where_the_account_is(desk: Desk) -> None:
     """In the account's time zone, until now (O3)."""
-    berlin = Wanted().found("Europe/Berlin", T0)
-    [page] = pages(desk, "team", Wanted(), 1)
+    berlin = RequestedPeriod().resolve("Europe/Berlin", T0)
+    [page] = pages(desk, "team", RequestedPeriod(), 1)
 
-    assert HOUR == Wanted().found("UTC", T0).start - berlin.start
+    assert HOUR == RequestedPeriod().resolve("UTC", T0).start - berlin.start
     assert T0 + 1 == berlin.end
-    assert Wanted().found("Europe/Berlin", page.period.end - 1) == page.period
+    assert RequestedPeriod().resolve("Europe/Berlin", page.period.end - 1) == page.period
 
 
 @pytest.mark.parametrize(
     ("wanted", "parameter"),
     [
-        (Wanted(hours(2), hours(2)), "from"),
-        (Wanted(hours(3), hours(2)), "from"),
-        (Wanted(days(400_000)), "from"),
-        (Wanted(T0, T0 + 366 * DAY + 1), "to"),
-        (Wanted(None, 0), "to"),
+        (RequestedPeriod(hours(2), hours(2)), "from"),
+        (RequestedPeriod(hours(3), hours(2)), "from"),
+        (RequestedPeriod(days(400_000)), "from"),
+        (RequestedPeriod(T0, T0 + 366 * DAY + 1), "to"),
+        (RequestedPeriod(None, 0), "to"),
     ],
 )
 def test_a_period_that_makes_no_sense_is_refused(
-    desk: Desk, wanted: Wanted, parameter: str
+    desk: Desk, wanted: RequestedPeriod, parameter: str
 ) -> None:
     """By the name of the parameter that is wrong (O3)."""
     for question in (
         lambda: pages(desk, ORG, wanted, 5),
-        lambda: Usage(desk.connection).report(desk.org, wanted, [By.ACCOUNT]),
-        lambda: Costs.begun(desk.connection, desk.org, wanted, Slot.DAY),
+        lambda: UsageReports(desk.connection).report(desk.org, wanted, [Dimension.ACCOUNT]),
+        lambda: Costs.start(desk.connection, desk.org, wanted, Slot.DAY),
     ):
         with pytest.raises(BadRange) as refused:
             question()
@@ -261,11 +263,11 @@ def test_a_period_that_makes_no_sense_is_refused(
 
 def test_nobody_has_no_statement(desk: Desk) -> None:
     """An account that is unknown is told apart from one with no lines; an org is not guessed."""
-    seen = Statements(desk.connection).page(desk.org, "nobody", Wanted(), None, 5)
+    seen = Statements(desk.connection).page(desk.org, "nobody", RequestedPeriod(), None, 5)
 
     assert seen.value is None
     with pytest.raises(OrgUnknown):
-        Statements(desk.connection).page("nobody", ORG, Wanted(), None, 5)
+        Statements(desk.connection).page("nobody", ORG, RequestedPeriod(), None, 5)
 
 
 def test_an_opening_begins_at_a_snapshot(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +286,7 @@ def test_an_opening_begins_at_a_snapshot(desk: Desk, monkeypatch: pytest.MonkeyP
         return real(connection, org, account, after, upto)
 
     monkeypatch.setattr(statements, "sums", noted)
-    found = pages(desk, ORG, Wanted(hours(50), hours(60)), 3)
+    found = pages(desk, ORG, RequestedPeriod(hours(50), hours(60)), 3)
 
     assert [100_000 + 49 * 5 + 15 * page for page in range(4)] == [
         page.opening[Compartment.AVAILABLE] for page in found
@@ -316,35 +318,35 @@ def test_usage_is_what_the_ledger_counts(
     """By account it is the difference of `used`, above and below; all splits add up (O3)."""
     desk, journal, marks = told(history, connection)
     wanted = period_of(marks, shares)
-    ask_usage = Usage(connection)
+    ask_usage = UsageReports(connection)
     opened = used_by(before(journal, wanted.start), journal)
     closed = used_by(before(journal, wanted.end), journal)
 
-    def report(*by: By, level: int | None = None) -> Report:
+    def report(*by: Dimension, level: int | None = None) -> Report:
         return ask_usage.report(desk.org, wanted, by, level).value
 
     below: dict[str, int] = defaultdict(int)
-    for (account,), row in report(By.ACCOUNT).rows:
+    for (account,), row in report(Dimension.ACCOUNT).rows:
         assert account is not None
         for one in journal.books.path(AccountId(account)):
             below[one] += row.used
     assert {one: closed[one] - opened.get(one, 0) for one in closed} == {
         one: below[one] for one in closed
     }
-    for (top,), row in report(By.ACCOUNT, level=0).rows:
+    for (top,), row in report(Dimension.ACCOUNT, level=0).rows:
         assert top is not None
         assert closed[AccountId(top)] - opened.get(AccountId(top), 0) == row.used
 
     charged = sum(_charged(one) for one in inside(journal, wanted))
-    total = sum(row.used for _, row in report(By.ACCOUNT).rows)
-    for by in By:
+    total = sum(row.used for _, row in report(Dimension.ACCOUNT).rows)
+    for by in Dimension:
         assert (charged, total) == sums(report(by))[:2], by
-    assert (charged, total) == sums(report(*By))[:2]
+    assert (charged, total) == sums(report(*Dimension))[:2]
     assert by_user(journal, wanted) == {
-        user: row.used for (user,), row in report(By.USER).rows if row.used
+        user: row.used for (user,), row in report(Dimension.USER).rows if row.used
     }
     assert by_kind(journal, wanted) == {
-        kind: row.used for (kind,), row in report(By.KIND).rows if row.used
+        kind: row.used for (kind,), row in report(Dimension.KIND).rows if row.used
     }
 
 
@@ -372,7 +374,7 @@ def _spent(event: Event) -> Iterator[tuple[GrantId, int]]:
             yield posting.grant, -posting.amount
 
 
-def by_user(journal: Journal, wanted: Wanted) -> dict[str | None, int]:
+def by_user(journal: Journal, wanted: RequestedPeriod) -> dict[str | None, int]:
     """What users used, counted from every event."""
     found: dict[str | None, int] = defaultdict(int)
     for event in inside(journal, wanted):
@@ -382,7 +384,7 @@ def by_user(journal: Journal, wanted: Wanted) -> dict[str | None, int]:
     return {user: amount for user, amount in found.items() if amount}
 
 
-def by_kind(journal: Journal, wanted: Wanted) -> dict[str | None, int]:
+def by_kind(journal: Journal, wanted: RequestedPeriod) -> dict[str | None, int]:
     """What credits of each kind paid, counted from every event."""
     kinds = {id: grant.terms.kind for id, grant in journal.books.grants.items()}
     found: dict[str | None, int] = defaultdict(int)
@@ -408,8 +410,10 @@ def test_run_time_is_what_the_meters_say(
     def ran(start: Instant, end: Instant) -> int:
         if start == end:
             return 0
-        wanted = Wanted(start, end)
-        return sums(Usage(connection).report(desk.org, wanted, [By.GPU_TYPE]).value)[2]
+        wanted = RequestedPeriod(start, end)
+        return sums(UsageReports(connection).report(desk.org, wanted, [Dimension.GPU_TYPE]).value)[
+            2
+        ]
 
     meters = [meter for _, hold in journal.books.holds.items() for _, meter in hold.meters]
     assert sum(meter.run_ms * meter.milli_gpus for meter in meters) == ran(start, end)
@@ -423,22 +427,24 @@ def test_usage_by_what_one_wants_to_know(desk: Desk) -> None:
     desk.asks(ask.read("b", 1_800_000, charge="c2"), now=hours(2))
     desk.asks(ask.read("a", 5_400_000, charge="c3"), now=hours(26))
 
-    def rows(*by: By, level: int | None = None) -> list[tuple[object, ...]]:
-        wanted = Wanted(T0, days(3))
-        found = Usage(desk.connection).report(desk.org, wanted, by, level).value
+    def rows(*by: Dimension, level: int | None = None) -> list[tuple[object, ...]]:
+        wanted = RequestedPeriod(T0, days(3))
+        found = UsageReports(desk.connection).report(desk.org, wanted, by, level).value
         return [(*key, row.charged, row.used, row.milli_gpu_ms) for key, row in found.rows]
 
     hour = 3_600_000_000
-    assert [("lab", 10_800, 10_800, 3 * hour), ("team", 0, 0, hour)] == rows(By.ACCOUNT)
-    assert [("team", 10_800, 10_800, 4 * hour)] == rows(By.ACCOUNT, level=1)
-    assert [("org", 10_800, 10_800, 4 * hour)] == rows(By.ACCOUNT, level=0)
-    assert [("lab", 10_800, 10_800, 3 * hour), ("team", 0, 0, hour)] == rows(By.ACCOUNT, level=7)
-    assert [("h100", 10_800, 10_800, 3 * hour), ("l4", 0, 0, hour)] == rows(By.GPU_TYPE)
-    assert [("paid", 10_800, 10_800, 0)] == [row for row in rows(By.KIND) if row[1]]
-    assert [("ann", 10_800, 10_800, 4 * hour)] == rows(By.USER)
-    assert [("job-a", 10_800, 10_800, 3 * hour), ("job-b", 0, 0, hour)] == rows(By.JOB)
+    assert [("lab", 10_800, 10_800, 3 * hour), ("team", 0, 0, hour)] == rows(Dimension.ACCOUNT)
+    assert [("team", 10_800, 10_800, 4 * hour)] == rows(Dimension.ACCOUNT, level=1)
+    assert [("org", 10_800, 10_800, 4 * hour)] == rows(Dimension.ACCOUNT, level=0)
+    assert [("lab", 10_800, 10_800, 3 * hour), ("team", 0, 0, hour)] == rows(
+        Dimension.ACCOUNT, level=7
+    )
+    assert [("h100", 10_800, 10_800, 3 * hour), ("l4", 0, 0, hour)] == rows(Dimension.GPU_TYPE)
+    assert [("paid", 10_800, 10_800, 0)] == [row for row in rows(Dimension.KIND) if row[1]]
+    assert [("ann", 10_800, 10_800, 4 * hour)] == rows(Dimension.USER)
+    assert [("job-a", 10_800, 10_800, 3 * hour), ("job-b", 0, 0, hour)] == rows(Dimension.JOB)
     assert [("2026-01-01", "h100"), ("2026-01-01", "l4"), ("2026-01-02", "h100")] == [
-        row[:2] for row in rows(By.DAY, By.GPU_TYPE)
+        row[:2] for row in rows(Dimension.DAY, Dimension.GPU_TYPE)
     ]
 
 
@@ -449,8 +455,10 @@ def test_what_is_taken_back_is_taken_off_what_was_charged(desk: Desk) -> None:
     desk.asks(ask.give_back("a", kept_ms=1_800_000), ask.reverse("c1", 600), now=hours(3))
 
     def row(start: Instant) -> tuple[int, int]:
-        wanted = Wanted(start, days(1))
-        return sums(Usage(desk.connection).report(desk.org, wanted, [By.USER]).value)[:2]
+        wanted = RequestedPeriod(start, days(1))
+        return sums(UsageReports(desk.connection).report(desk.org, wanted, [Dimension.USER]).value)[
+            :2
+        ]
 
     assert (1_200, 1_200) == row(T0)
     assert (-2_400, -2_400) == row(hours(3))
@@ -463,8 +471,10 @@ def test_a_reading_goes_on_from_one_before_the_period(desk: Desk) -> None:
     desk.asks(ask.read("a", 7_200_000, charge="c2"), now=hours(3))
 
     def ran(start: Instant) -> int:
-        wanted = Wanted(start, days(1))
-        return sums(Usage(desk.connection).report(desk.org, wanted, [By.JOB]).value)[2]
+        wanted = RequestedPeriod(start, days(1))
+        return sums(UsageReports(desk.connection).report(desk.org, wanted, [Dimension.JOB]).value)[
+            2
+        ]
 
     hour = 3_600_000_000
     assert hour == ran(hours(3))
@@ -489,8 +499,10 @@ def test_work_that_is_charged_after_all_is_run_time_again(
     desk.asks(ask.late_reading("a", 3_600_000), now=hours(5))
 
     def ran(start: Instant) -> int:
-        wanted = Wanted(start, start + hours(1) - T0)
-        return sums(Usage(desk.connection).report(desk.org, wanted, [By.JOB]).value)[2]
+        wanted = RequestedPeriod(start, start + hours(1) - T0)
+        return sums(UsageReports(desk.connection).report(desk.org, wanted, [Dimension.JOB]).value)[
+            2
+        ]
 
     back = (3_600_000 - kept_ms) * 1_000
     assert [3_600_000_000, -back, back] == [ran(hours(at)) for at in (2, 4, 5)]
@@ -502,19 +514,21 @@ def test_a_report_has_an_end(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Non
     desk.asks(run("a"), run("b", by="team"), now=hours(1))
     desk.asks(ask.read("a", 3_600_000, charge="c1"), ask.read("b", 1, charge="c2"), now=hours(2))
 
-    with pytest.raises(TooMuch, match="more than 1 rows"):
-        Usage(desk.connection).report(desk.org, Wanted(T0, days(3)), [By.ACCOUNT])
+    with pytest.raises(TooManyRows, match="more than 1 rows"):
+        UsageReports(desk.connection).report(
+            desk.org, RequestedPeriod(T0, days(3)), [Dimension.ACCOUNT]
+        )
 
 
 # Costs
 
 
-def all_costs(desk: Desk, wanted: Wanted, slot: Slot) -> list[Cost]:
+def all_costs(desk: Desk, wanted: RequestedPeriod, slot: Slot) -> list[CostRow]:
     """The whole export."""
-    costs = Costs.begun(desk.connection, desk.org, wanted, slot).value
-    found = costs.more(desk.connection)
-    while not costs.done:
-        found += costs.more(desk.connection)
+    costs = Costs.start(desk.connection, desk.org, wanted, slot).value
+    found = costs.read_more(desk.connection)
+    while not costs.is_done:
+        found += costs.read_more(desk.connection)
     return found
 
 
@@ -571,7 +585,7 @@ def test_costs_tell_credits_from_usage(desk: Desk) -> None:
     desk.asks(ask.give_back("a", kept_ms=1_800_000), ask.reverse("c1", 600), now=hours(5))
     desk.asks(ask.lapse(), now=hours(6))
 
-    found = all_costs(desk, Wanted(hours(1), days(1)), Slot.HOUR)
+    found = all_costs(desk, RequestedPeriod(hours(1), days(1)), Slot.HOUR)
 
     assert [
         (hours(1), Sort.ISSUED, "org", "gone", -30),
@@ -604,7 +618,7 @@ def test_what_an_earlier_month_was_billed_is_corrected(desk: Desk) -> None:
     desk.asks(ask.reverse("c", 5), now=hours(3))
     desk.asks(ask.reverse("c", 7), now=days(31))
 
-    found = all_costs(desk, Wanted(T0, days(40)), Slot.DAY)
+    found = all_costs(desk, RequestedPeriod(T0, days(40)), Slot.DAY)
 
     undone = [one for one in found if one.line.sort is Sort.REVERSAL]
     assert [(-5, False), (-7, True)] == [(one.amount, one.line.correction) for one in undone]

@@ -29,13 +29,13 @@ from bursar.core.ledger.commands import (
 from bursar.core.ledger.journal import Journal
 from bursar.core.ledger.values import GrantPolicy
 from bursar.core.refusal import Code, Refusal
-from bursar.service.ledger.audit import rebuild_one, verify
+from bursar.service.ledger.audit import rebuild_org, verify
 from bursar.service.ledger.batch import Answer, Ask
 from bursar.service.ledger.clock import GuardedClock, running_time
 from bursar.service.ledger.ledger import Ledger
-from bursar.service.queries.balances import Looking
+from bursar.service.queries.balances import LedgerReads
 from bursar.service.workers.lifecycle import serving
-from bursar.service.workers.sweeper import UNHURRIED, Sweeper, SweepWorker, through
+from bursar.service.workers.sweeper import SWEEP_TIMEOUTS, Sweeper, SweepWorker, run_through
 from bursar.store import database, worker_leases
 from bursar.store.database import Database, Timeouts
 from bursar.store.ledger.summaries import LAST_DUE, NEXT_DUE
@@ -85,7 +85,7 @@ class Side:
 
     def balances(self, accounts: list[AccountId], now: int) -> list[Balance]:
         """What accounts have and can spend."""
-        looking = Looking(self.desk.connection, self.desk.prices, clock=lambda _: now)
+        looking = LedgerReads(self.desk.connection, self.desk.prices, clock=lambda _: now)
         found = [looking.balance(self.desk.org, account).value for account in accounts]
         return [one for one in found if not isinstance(one, Refusal)]
 
@@ -118,7 +118,7 @@ def test_a_sweeper_changes_nothing_that_is_seen(
     accounts = [account for account, _ in journal.books.accounts.items()]
     assert plain.balances(accounts, now) == swept.balances(accounts, now)
     one, other = (
-        Looking(connection).past(side.desk.org, now, now).value for side in (plain, swept)
+        LedgerReads(connection).past(side.desk.org, now, now).value for side in (plain, swept)
     )
     assert one == other
 
@@ -165,10 +165,10 @@ def test_all_that_is_due_is_written_when_nobody_comes(own: Connection) -> None:
     assert {"HoldClosed": 1, "RecurrenceTurned": 2, "GrantLapsed": 2, "DebtRepaid": 1} == {
         kind: written.count(kind) for kind in written
     }
-    assert (1, 1, 0, True) == (first.orgs, first.asked, first.behind, first.finished)
-    assert (0, 0, 0, True) == (second.orgs, second.asked, second.behind, second.finished)
+    assert (1, 1, 0, True) == (first.orgs, first.commands, first.behind, first.finished)
+    assert (0, 0, 0, True) == (second.orgs, second.commands, second.behind, second.finished)
     assert () == verify(own)
-    assert () == rebuild_one(own.info.dsn + f" password={own.info.password}", desk.org).differences
+    assert () == rebuild_org(own.info.dsn + f" password={own.info.password}", desk.org).differences
 
 
 def test_each_thing_is_found_at_its_instant_and_not_before(own: Connection) -> None:
@@ -185,7 +185,7 @@ def test_each_thing_is_found_at_its_instant_and_not_before(own: Connection) -> N
     }
 
     asked = [
-        tuple(sweeper(desk, instant).sweep().asked for instant in (due - 1, due, due + 1))
+        tuple(sweeper(desk, instant).sweep().commands for instant in (due - 1, due, due + 1))
         for due in dues.values()
     ]
 
@@ -200,7 +200,7 @@ def test_a_grant_that_came_and_went_unseen_lapses(own: Connection) -> None:
     desk.asks(ask.issue("brief", 30, starts=hours(3), expires=hours(5)))
     sweeper(desk, T0).sweep()
 
-    assert [0, 0, 1, 0] == [sweeper(desk, hours(hour)).sweep().asked for hour in (3, 4, 5, 6)]
+    assert [0, 0, 1, 0] == [sweeper(desk, hours(hour)).sweep().commands for hour in (3, 4, 5, 6)]
     assert "GrantLapsed" == events_of(desk)[-1][0]
 
 
@@ -214,7 +214,7 @@ def test_a_start_that_repays_nothing_is_asked_for_once(own: Connection) -> None:
     sweeper(desk, T0).sweep()
     before = len(events_of(desk))
 
-    asked = [sweeper(desk, hours(hour)).sweep().asked for hour in (3, 4, 5, 20)]
+    asked = [sweeper(desk, hours(hour)).sweep().commands for hour in (3, 4, 5, 20)]
 
     assert [1, 0, 0, 1] == asked
     assert ["HoldClosed", "DebtRepaid"] == [kind for kind, _ in events_of(desk)[before:]]
@@ -232,7 +232,7 @@ def test_many_expiries_are_written_in_several_commands(
     done = sweeper(desk, hours(2)).sweep()
 
     assert 25 == [kind for kind, _ in events_of(desk)].count("GrantLapsed")
-    assert (3, 0) == (done.asked, done.behind)
+    assert (3, 0) == (done.commands, done.behind)
 
 
 def test_a_pass_walks_over_more_orgs_than_a_page(
@@ -247,7 +247,7 @@ def test_a_pass_walks_over_more_orgs_than_a_page(
 
     done = sweeper(desks[0], hours(2)).sweep()
 
-    assert (7, 7, 0, True) == (done.orgs, done.asked, done.behind, done.finished)
+    assert (7, 7, 0, True) == (done.orgs, done.commands, done.behind, done.finished)
     last = [events_of(desk)[-1][0] for desk in desks]
     assert ["GrantLapsed"] * 7 == last[:4] + last[5:]
     assert "GrantLapsed" != last[4]
@@ -306,14 +306,14 @@ def test_two_sweepers_at_once_do_no_harm(own_url: str, own: Connection) -> None:
         def work() -> None:
             with connected(own_url) as connection:
                 together.wait()
-                Sweeper(connection, through(ledger)).sweep()
+                Sweeper(connection, run_through(ledger)).sweep()
 
         threads = [threading.Thread(target=work) for _ in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        Sweeper(own, through(ledger)).sweep()
+        Sweeper(own, run_through(ledger)).sweep()
 
     lapsed = own.execute(
         "select count(*), count(distinct org_id) from events where kind = 'GrantLapsed'"
@@ -350,7 +350,7 @@ def test_an_org_that_cannot_be_swept_is_told_and_left(
         desk.asks(ask.issue("short", 40, expires=hours(2)))
     own.execute("delete from totals where org_id = %s", [bad.org])
     with Ledger(lambda: connected(own_url)) as ledger, caplog.at_level(logging.WARNING):
-        done = Sweeper(own, through(ledger)).sweep()
+        done = Sweeper(own, run_through(ledger)).sweep()
 
     assert (2, 1) == (done.orgs, done.behind)
     assert 0 == worker_leases.last_done(own, "sweeper"), "not all is in the top lists"
@@ -400,7 +400,7 @@ def test_a_killed_sweeper_is_relieved(own_url: str, own: Connection) -> None:
         try:
             eventually(lambda: worker_leases.last_done(own, "sweeper") > 0)
             with SweepWorker(
-                lambda: connected(own_url), through(ledger), interval_s=0.05, term_s=60
+                lambda: connected(own_url), run_through(ledger), interval_s=0.05, term_s=60
             ) as second:
                 time.sleep(0.3)
                 assert 0 == second.passes, "it is not its duty"
@@ -455,7 +455,7 @@ def test_a_sweeper_outlives_its_connection(own_url: str, own: Connection) -> Non
     with (
         Ledger(lambda: connected(own_url)) as ledger,
         SweepWorker(
-            lambda: connected(own_url), through(ledger), interval_s=0.05, term_s=1
+            lambda: connected(own_url), run_through(ledger), interval_s=0.05, term_s=1
         ) as sweeping,
     ):
         eventually(lambda: sweeping.passes > 0)
@@ -518,7 +518,7 @@ def test_a_sweeper_whose_page_is_given_up_leaves_the_duty(own_url: str, own: Con
     with connected(own_url) as other, other.transaction():
         other.execute("lock table sweeps")
         sweeping = SweepWorker(
-            lambda: database.connect(own_url, UNHURRIED), lambda _: None, term_s=3_600
+            lambda: database.connect(own_url, SWEEP_TIMEOUTS), lambda _: None, term_s=3_600
         )
         sweeping.__enter__()
         eventually(lambda: waits_for_lock(own))
@@ -537,7 +537,7 @@ def test_a_sweeper_on_a_dead_line_is_left_behind(
     monkeypatch.setattr("bursar.service.workers.worker.CANCEL_S", 0.2)
     with proxy(own_url) as line:
         sweeping = SweepWorker(
-            lambda: database.connect(line.url, UNHURRIED), lambda _: None, interval_s=0.05
+            lambda: database.connect(line.url, SWEEP_TIMEOUTS), lambda _: None, interval_s=0.05
         )
         sweeping.__enter__()
         eventually(lambda: sweeping.passes > 0)
@@ -549,7 +549,7 @@ def test_a_sweeper_on_a_dead_line_is_left_behind(
 
 def test_a_sweeper_waits_long_for_answers_and_not_for_all_else(own_url: str) -> None:
     """An org's first sweep reads all its events; locks, lines and idle processes take no longer."""
-    usual, asked = Timeouts(), database.connect(own_url, UNHURRIED)
+    usual, asked = Timeouts(), database.connect(own_url, SWEEP_TIMEOUTS)
     with asked as connection:
         shown = [
             connection.execute(f"show {name}").fetchone()
@@ -557,6 +557,10 @@ def test_a_sweeper_waits_long_for_answers_and_not_for_all_else(own_url: str) -> 
         ]
 
     assert [("10s",), ("6h",), ("off",)] == shown
-    assert usual.parameters == UNHURRIED.parameters
-    assert usual.idle_in_transaction_ms == UNHURRIED.idle_in_transaction_ms
-    assert UNHURRIED.transaction_ms == UNHURRIED.statement_ms < UNHURRIED.answer_s * 1_000
+    assert usual.parameters == SWEEP_TIMEOUTS.parameters
+    assert usual.idle_in_transaction_ms == SWEEP_TIMEOUTS.idle_in_transaction_ms
+    assert (
+        SWEEP_TIMEOUTS.transaction_ms
+        == SWEEP_TIMEOUTS.statement_ms
+        < SWEEP_TIMEOUTS.answer_s * 1_000
+    )

@@ -16,8 +16,8 @@ from bursar.core.ledger.events import ChargeReversed, DebtRepaid, Event, HoldCha
 from bursar.core.ledger.journal import Journal
 from bursar.core.ledger.values import Compartment, Hold
 from bursar.service.ledger.batch import OrgUnknown
-from bursar.service.queries.balances import Looking
-from bursar.service.queries.top_lists import Measure, Subject, Top
+from bursar.service.queries.balances import LedgerReads
+from bursar.service.queries.top_lists import Measure, Subject, TopLists
 from bursar.store.sql.connection import Connection
 from tests.service.test_batch import FEW, ORG, Desk
 from tests.support import commands as ask
@@ -57,11 +57,11 @@ def test_standings_are_what_counting_anew_comes_to(
     for subject in Subject:
         for measure in Measure:
             if (subject, measure) != (Subject.USER, Measure.AVAILABLE):
-                seen = Top(connection).within(desk.org, subject, measure, 3)
+                seen = TopLists(connection).within(desk.org, subject, measure, 3)
                 assert first(journal, now, subject, measure, 3) == [
                     (one.subject_id, one.value) for one in seen.value
                 ]
-                number = Looking(connection).past(desk.org, now, now).number
+                number = LedgerReads(connection).past(desk.org, now, now).number
                 assert (number, now) == (seen.number, seen.at)
 
 
@@ -166,7 +166,7 @@ def test_the_operator_sees_all_orgs_together(own: Connection) -> None:
     """By value, then by org and id; each place tells what was known of its org (L15)."""
     one, other = spending(own, 30, 50), spending(own, 40, 50)
     done = sweeper(one, hours(1)).sweep()
-    top = Top(own)
+    top = TopLists(own)
 
     users, as_of = top.over_all(Subject.USER, Measure.USED, 3)
 
@@ -180,7 +180,7 @@ def test_the_operator_sees_all_orgs_together(own: Connection) -> None:
 
 def test_a_list_is_of_the_last_sweep(own: Connection) -> None:
     """What has happened since is not in it, and it says so (L15)."""
-    desk, top = spending(own, 30), Top(own)
+    desk, top = spending(own, 30), TopLists(own)
     assert ((), 0) == top.over_all(Subject.USER, Measure.USED, 3)
     sweeper(desk, hours(1)).sweep()
     desk.asks(
@@ -201,7 +201,7 @@ def test_rates_fall_when_nothing_happens(own: Connection) -> None:
     """A pass comes back to an org whose slots have run out, and only then."""
     desk = spending(own, 70)
     sweeper(desk, hours(1)).sweep()
-    top = Top(own)
+    top = TopLists(own)
 
     def rates() -> tuple[list[int], list[int]]:
         found = [
@@ -233,7 +233,7 @@ def test_expired_credits_are_not_available(own: Connection) -> None:
     desk = Desk(own)
     desk.opens(credits=100)
     desk.asks(ask.issue("short", 50, expires=days(1)))
-    top = Top(own)
+    top = TopLists(own)
     found = []
     for now in (hours(1), days(1) - 1, days(1)):
         sweeper(desk, now).sweep()
@@ -245,7 +245,7 @@ def test_expired_credits_are_not_available(own: Connection) -> None:
 
 def test_lists_that_make_no_sense_are_refused(connection: Connection) -> None:
     """Users own nothing; a list has an end; an org is part of who asks."""
-    desk, top = Desk(connection), Top(connection)
+    desk, top = Desk(connection), TopLists(connection)
     desk.opens()
 
     with pytest.raises(ValueError, match="own nothing"):

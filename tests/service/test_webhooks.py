@@ -27,29 +27,29 @@ from bursar.core.ledger.events import UserAdded
 from bursar.core.ledger.values import Setting
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Refusal
-from bursar.service.ledger.audit import rebuild_one, verify
+from bursar.service.ledger.audit import rebuild_org, verify
 from bursar.service.ledger.batch import Answer, Ask, Batch
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.secrets import Secret
 from bursar.service.webhooks import alerts
 from bursar.service.webhooks.alerts import Alerter, rule_setting, submit_through
 from bursar.service.webhooks.delivery import JITTER, PAUSES_S, Deliverer, subject_of
-from bursar.service.webhooks.safe_http import ANSWER_MAX, Outbound, Unsafe, is_public
+from bursar.service.webhooks.safe_http import ANSWER_BYTES_MAX, SafeHttpClient, UnsafeUrl, is_public
 from bursar.service.webhooks.signatures import (
     FIRST,
     WEBHOOK,
     Webhook,
-    resend,
-    rotation,
+    redeliver_command,
+    rotate_command,
     secret_for,
-    shown,
-    versions,
+    secret_text,
+    signing_versions,
 )
 from bursar.store.sql.codec import EVENTS, event_of
 from bursar.store.sql.connection import Connection, money_time
 from bursar.store.webhooks import alerts as store_alerts
 from bursar.store.webhooks import deliveries
-from bursar.store.webhooks.deliveries import Cursor, Delivery, Stand, page
+from bursar.store.webhooks.deliveries import CursorUpdate, Delivery, WebhookCursor, deliveries_page
 from bursar.wire.webhooks import build_payload
 from tests.service.test_audit import story
 from tests.support import commands as ask
@@ -63,7 +63,7 @@ SECRET = Secret("for tests, and nothing else, of course")
 class World:
     """An org, its ledger, and those who look and deliver, driven by hand."""
 
-    def __init__(self, url: str, outbound: Outbound) -> None:
+    def __init__(self, url: str, outbound: SafeHttpClient) -> None:
         self.url = url
         self.shift = 0  # how much later it is than the database thinks
         self._keys = count(1)
@@ -79,7 +79,7 @@ class World:
         self.asks(AddAccount(account=AccountId("org"), parent=None, name="o"))
         self.asks(AddUser(user=UserId("ann")))
 
-    def new_deliverer(self, outbound: Outbound) -> Deliverer:
+    def new_deliverer(self, outbound: SafeHttpClient) -> Deliverer:
         """Another one, on a connection of its own."""
         connection = self._open.enter_context(connected(self.url))
         made = Deliverer(connection, SECRET, build_payload, self.decided, outbound, self.clock)
@@ -101,7 +101,7 @@ class World:
         id = f"w{next(self._keys)}"
         body = Webhook(url=url, types=types or ("GrantIssued",), account=account).body
         self.asks(SetSetting(kind=WEBHOOK, id=SettingId(id), body=body, before=0))
-        self.alerter.look()
+        self.alerter.check_all()
         return id
 
     def rule(self, rule: AlertRule) -> str:
@@ -120,14 +120,14 @@ class World:
         """Wait until nothing is under way."""
 
         def lands() -> bool:
-            deliverer.note()
-            return not deliverer._flights
+            deliverer.save_outcomes()
+            return not deliverer._runs
 
         eventually(lands, "every delivery has ended")
 
     def log(self, webhook: str) -> list[Delivery]:
         """What became of what a webhook was told."""
-        return page(self.connection, self.org, webhook, 0, "", 100)
+        return deliveries_page(self.connection, self.org, webhook, 0, "", 100)
 
     def alerts(self, kind: AlertKind | None = None) -> list[Alert]:
         """The org's alerts."""
@@ -150,7 +150,7 @@ def url(database_url: str) -> Iterator[str]:
 @pytest.fixture
 def world(url: str) -> Iterator[World]:
     """A world that may call loopback addresses, and does not wait for long."""
-    made = World(url, Outbound(allow_private=True, timeout_s=1.0))
+    made = World(url, SafeHttpClient(allow_private=True, timeout_s=1.0))
     yield made
     made.close()
 
@@ -297,13 +297,13 @@ def test_a_slow_receiver_holds_up_nobody_else(world: World, there: Receiver) -> 
         other = "/quick" if slow_path == "/slow" else "/slow"
 
         def all_came() -> bool:
-            world.deliverer.note()
+            world.deliverer.save_outcomes()
             world.deliverer.start()
             return len(there.at(other)) >= 4
 
         eventually(all_came, lambda: there.got)
         assert 1 == len(there.at(slow_path))
-    assert {slow, quick} == {key[1] for key in world.deliverer._flights} | {
+    assert {slow, quick} == {key[1] for key in world.deliverer._runs} | {
         quick if other == "/quick" else slow
     }
 
@@ -311,7 +311,7 @@ def test_a_slow_receiver_holds_up_nobody_else(world: World, there: Receiver) -> 
 def test_two_who_deliver_at_once_agree(world: World, there: Receiver) -> None:
     """Everything arrives, perhaps twice, under the same ids; nothing is skipped."""
     webhook = world.webhook(there.url)
-    other = world.new_deliverer(Outbound(allow_private=True))
+    other = world.new_deliverer(SafeHttpClient(allow_private=True))
     for number in range(20):
         world.asks(ask.issue(f"g{number}", 5))
 
@@ -336,10 +336,14 @@ def test_a_webhook_never_goes_back_and_stays_dropped(world: World, there: Receiv
     sql = "select number, due_at from webhook_cursors"
     [(number, _)] = world.connection.execute(sql).fetchall()
 
-    deliveries.note(world.connection, [], [Stand(world.org, webhook, number - 1, 0, None, 0)])
+    deliveries.save_outcomes(
+        world.connection, [], [CursorUpdate(world.org, webhook, number - 1, 0, None, 0)]
+    )
     assert [(number, 0)] == world.connection.execute(sql).fetchall()
-    deliveries.drop(world.connection, [(world.org, webhook)])
-    deliveries.note(world.connection, [], [Stand(world.org, webhook, number + 1, 0, None, 0)])
+    deliveries.drop_webhooks(world.connection, [(world.org, webhook)])
+    deliveries.save_outcomes(
+        world.connection, [], [CursorUpdate(world.org, webhook, number + 1, 0, None, 0)]
+    )
     assert [(number, NEVER)] == world.connection.execute(sql).fetchall()
 
 
@@ -360,12 +364,12 @@ def test_many_events_that_are_none_of_its_business_are_passed_over(
 
 def test_webhooks_of_two_orgs_are_read_together_and_told_their_own(connection: Connection) -> None:
     """Though one statement reads for both, and events of both have the same numbers (D9)."""
-    asked: dict[str, Cursor] = {}
+    asked: dict[str, WebhookCursor] = {}
     for users in (1, 2):
         org = new_org(connection)
         added = [Ask(org, f"k{one}", AddUser(user=UserId(f"{org}-{one}"))) for one in range(users)]
         Batch(connection, PriceBook(), {}).run(added)
-        asked[org] = Cursor(org, "w", 0, 0, None, 2)
+        asked[org] = WebhookCursor(org, "w", 0, 0, None, 2)
 
     found = deliveries.next_events(connection, [(one, ()) for one in asked.values()], 10)
 
@@ -384,10 +388,10 @@ def test_what_is_asked_for_again_is_tried_out_of_turn(world: World, there: Recei
     world.deliver()
     [first] = there.got
     there.answers = [500, 204, 204]
-    world.asks(resend("again", webhook, first.data["number"]))
+    world.asks(redeliver_command("again", webhook, first.data["number"]))
     world.asks(ask.issue("g2", 5))
 
-    world.alerter.look()
+    world.alerter.check_all()
     world.deliver()
     assert 3 == len(there.got)
     world.shift += 7 * SECOND
@@ -404,7 +408,7 @@ def test_what_is_asked_for_again_is_tried_out_of_turn(world: World, there: Recei
 
 def rotated(request: str, at: int, overlap_s: int) -> Setting:
     """A secret that a webhook was given."""
-    made = rotation("w", request, overlap_s)
+    made = rotate_command("w", request, overlap_s)
     return Setting(kind=made.kind, id=made.id, body=made.body, number=1, at=at)
 
 
@@ -423,18 +427,18 @@ def test_old_secrets_sign_until_their_time_is_over() -> None:
     one, two = rotated("k1", 0, 10), rotated("k2", 5 * SECOND, 100)
     names = [given.id.partition("/")[2] for given in (one, two)]
 
-    assert [FIRST] == versions([], 0)
-    assert [names[0], FIRST] == versions([one], 9 * SECOND)
-    assert [names[0]] == versions([one], 10 * SECOND)
-    assert [names[1], FIRST, names[0]] == versions([one, two], 9 * SECOND)
-    assert [names[1], names[0]] == versions([one, two], 11 * SECOND)
-    assert [names[1]] == versions([one, two], 105 * SECOND)
+    assert [FIRST] == signing_versions([], 0)
+    assert [names[0], FIRST] == signing_versions([one], 9 * SECOND)
+    assert [names[0]] == signing_versions([one], 10 * SECOND)
+    assert [names[1], FIRST, names[0]] == signing_versions([one, two], 9 * SECOND)
+    assert [names[1], names[0]] == signing_versions([one, two], 11 * SECOND)
+    assert [names[1]] == signing_versions([one, two], 105 * SECOND)
 
 
 def test_the_old_secret_signs_no_more_once_its_time_is_over(world: World, there: Receiver) -> None:
     """By the clock of the database."""
     webhook = world.webhook(there.url)
-    world.asks(rotation(webhook, "key", 3_600))
+    world.asks(rotate_command(webhook, "key", 3_600))
     world.asks(ask.issue("g1", 5))
     world.deliver()
     world.shift += HOUR + SECOND
@@ -442,7 +446,7 @@ def test_the_old_secret_signs_no_more_once_its_time_is_over(world: World, there:
     world.deliver()
 
     assert [2, 1] == [len(one.headers["webhook-signature"].split()) for one in there.got]
-    there.got[0].verified(shown(secret_for(SECRET, world.org, webhook, FIRST)))
+    there.got[0].verified(secret_text(secret_for(SECRET, world.org, webhook, FIRST)))
 
 
 # Whom not to call
@@ -530,16 +534,16 @@ def resolver(*answers: Sequence[str]) -> Callable[[str, int], Any]:
 
 def test_a_name_with_one_address_inside_is_not_called() -> None:
     """Not even at the others."""
-    outbound = Outbound(resolve=resolver(["8.8.8.8", "10.0.0.1"]))
+    outbound = SafeHttpClient(resolve=resolver(["8.8.8.8", "10.0.0.1"]))
 
-    with pytest.raises(Unsafe, match="public internet"):
+    with pytest.raises(UnsafeUrl, match="public internet"):
         asyncio.run(outbound.addresses("https://mixed.example/"))
 
 
 def test_a_name_that_changes_its_meaning_gains_nothing(there: Receiver) -> None:
     """Public when it is looked at, loopback when it is called: each call looks anew (K26)."""
     port = there.url.rpartition(":")[2]
-    outbound = Outbound(resolve=resolver(["8.8.8.8"], ["127.0.0.1"]))
+    outbound = SafeHttpClient(resolve=resolver(["8.8.8.8"], ["127.0.0.1"]))
     url = f"https://rebinding.example:{port}/"
 
     assert ["8.8.8.8"] == asyncio.run(outbound.addresses(url))
@@ -558,7 +562,7 @@ def test_what_is_called_is_the_very_address_that_was_looked_at(there: Receiver) 
         return ["127.0.0.1"]
 
     port = there.url.rpartition(":")[2]
-    outbound = Outbound(allow_private=True, resolve=resolve)
+    outbound = SafeHttpClient(allow_private=True, resolve=resolve)
     said = asyncio.run(outbound.post(f"http://somewhere.invalid:{port}/in?x=1", {"a": "b"}, b"{}"))
 
     assert 204 == said.code, said
@@ -572,7 +576,7 @@ def test_what_is_called_is_the_very_address_that_was_looked_at(there: Receiver) 
 def test_the_next_address_is_tried_if_nobody_is_at_the_first(there: Receiver) -> None:
     """Nothing was sent to the first."""
     port = there.url.rpartition(":")[2]
-    outbound = Outbound(allow_private=True, resolve=resolver(["127.0.0.2", "127.0.0.1"]))
+    outbound = SafeHttpClient(allow_private=True, resolve=resolver(["127.0.0.2", "127.0.0.1"]))
 
     said = asyncio.run(outbound.post(f"http://two.invalid:{port}/", {}, b"{}"))
 
@@ -593,14 +597,14 @@ def test_an_endless_answer_is_not_read_to_its_end(there: Receiver) -> None:
             handler.close_connection = True
 
     there.answers = [endless]
-    said = asyncio.run(Outbound(allow_private=True).post(there.url, {}, b"{}"))
+    said = asyncio.run(SafeHttpClient(allow_private=True).post(there.url, {}, b"{}"))
 
     assert 200 == said.code
     before = -1
     while before != sent[0]:  # until the other side has noticed that nobody reads
         before = sent[0]
         time.sleep(0.2)
-    assert before < 100 * ANSWER_MAX
+    assert before < 100 * ANSWER_BYTES_MAX
 
 
 def test_no_proxy_of_the_environment_is_used(
@@ -610,7 +614,7 @@ def test_no_proxy_of_the_environment_is_used(
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
 
-    assert 204 == asyncio.run(Outbound(allow_private=True).post(there.url, {}, b"{}")).code
+    assert 204 == asyncio.run(SafeHttpClient(allow_private=True).post(there.url, {}, b"{}")).code
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates with")
@@ -644,11 +648,11 @@ def test_a_certificate_must_be_the_names_own(tmp_path: Path) -> None:
     try:
         trusting = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
         inside = resolver(["127.0.0.1"])
-        known = Outbound(allow_private=True, resolve=inside, _tls=trusting)
-        stranger = Outbound(allow_private=True, resolve=inside)
+        known = SafeHttpClient(allow_private=True, resolve=inside, _tls=trusting)
+        stranger = SafeHttpClient(allow_private=True, resolve=inside)
         port = server.server_port
 
-        def said(outbound: Outbound, name: str) -> tuple[int | None, str | None]:
+        def said(outbound: SafeHttpClient, name: str) -> tuple[int | None, str | None]:
             told = asyncio.run(outbound.post(f"https://{name}:{port}/", {}, b"{}"))
             return told.code, told.why
 
@@ -670,38 +674,38 @@ def test_credits_are_told_of_when_their_end_comes_near(world: World) -> None:
     world.asks(ask.issue("g1", 5, expires=now + 30 * DAY))
     world.asks(ask.issue("g2", 5, expires=now + 30 * DAY, starts=now + 2 * DAY))
     world.asks(ask.issue("g3", 5, expires=now + 60 * DAY))
-    world.alerter.look()
+    world.alerter.check_all()
     for days in (0, 20, 22):
         world.shift = days * DAY
         assert [] == world.alerts(), days
 
-        world.alerter.look()
-    assert 0 == world.alerter.look(), "nothing is due before something comes near"
+        world.alerter.check_all()
+    assert 0 == world.alerter.check_all(), "nothing is due before something comes near"
 
     world.shift = 23 * DAY + HOUR
-    world.alerter.look()
+    world.alerter.check_all()
     assert {"g1", "g2"} == {one.figures["grant"] for one in world.alerts()}
     for _ in range(3):
         world.shift += DAY
-        world.alerter.look()
+        world.alerter.check_all()
     assert 2 == len(world.alerts())
 
 
 def test_a_grant_that_is_extended_is_told_of_again_at_its_new_end(world: World) -> None:
     """Also if it was issued near its end, after a look; what is spent is not told of at all."""
     now = money_time(world.connection)
-    world.alerter.look()
+    world.alerter.check_all()
     world.asks(ask.issue("g1", 5, expires=now + 3 * DAY))
-    world.alerter.look()
+    world.alerter.check_all()
     world.asks(ask.extend_grant("g1", until=now + 60 * DAY))
     world.asks(ask.issue("g2", 7, expires=now + 57 * DAY))
     world.asks(ask.reserve("h", 7, until=now + HOUR, by="org"))
     world.asks(ask.charge("h", 7))
-    world.alerter.look()
+    world.alerter.check_all()
     assert 1 == len(world.alerts())
 
     world.shift = 54 * DAY
-    world.alerter.look()
+    world.alerter.check_all()
     assert [now + 3 * DAY, now + 60 * DAY] == [one.figures["expires_at"] for one in world.alerts()]
 
 
@@ -713,20 +717,20 @@ def test_credits_that_come_back_late_are_told_of(world: World) -> None:
     world.asks(ask.issue("g3", 9, expires=now + 90 * DAY))
     world.asks(ask.reserve("h1", 10, until=now + 20 * HOUR, by="org"))
     world.asks(ask.reserve("h2", 9, until=now + 20 * HOUR, by="org"))
-    world.alerter.look()
+    world.alerter.check_all()
     world.shift = 2 * HOUR
-    world.alerter.look()
+    world.alerter.check_all()
     assert [] == world.alerts(), "nothing of it is available"
 
     world.asks(ask.refund("h1", 2))
-    world.alerter.look()
+    world.alerter.check_all()
     assert [("g2", 2)] == told_of(world)
     world.asks(ask.release("h1"))
     world.asks(ask.release("h2"))
-    world.alerter.look()
+    world.alerter.check_all()
     assert [("g2", 2), ("g1", 5)] == told_of(world), "what was told of is not told again"
     world.shift = 3 * DAY
-    world.alerter.look()
+    world.alerter.check_all()
     assert 2 == len(world.alerts())
 
 
@@ -742,11 +746,11 @@ def test_a_reversal_into_a_grant_near_its_end_is_told_of(world: World) -> None:
     world.asks(ask.issue("g1", 5, expires=now + 10 * DAY))
     world.asks(ask.reserve("h", 5, until=now + HOUR, by="org"))
     world.asks(ask.charge("h", 5, "c"))
-    world.alerter.look()
+    world.alerter.check_all()
     assert [] == world.alerts()
 
     world.asks(ask.reverse("c", 3))
-    world.alerter.look()
+    world.alerter.check_all()
     assert [("g1", 3)] == told_of(world)
     assert [30] == [one.figures["days"] for one in world.alerts()]
 
@@ -760,7 +764,7 @@ def test_any_number_of_grants_near_their_end_is_told_of_page_by_page(
     ends = [now + 20 * DAY + (number % 3) * HOUR for number in range(many)]
     for number, expires in enumerate(ends):
         world.asks(ask.issue(f"g{number}", 5, expires=expires))
-    world.alerter.look()
+    world.alerter.check_all()
     asked: list[int] = []
 
     def decided(commands: Sequence[Ask]) -> set[str]:
@@ -769,7 +773,7 @@ def test_any_number_of_grants_near_their_end_is_told_of_page_by_page(
 
     monkeypatch.setattr(alerts, "ASKED_MOST", 64)
     world.shift = 14 * DAY
-    Alerter(world.connection, decided, world.clock).look()
+    Alerter(world.connection, decided, world.clock).check_all()
 
     assert {f"g{number}" for number in range(many)} == {grant for grant, _ in told_of(world)}
     assert 64 == max(asked)
@@ -785,15 +789,17 @@ def test_a_long_history_is_looked_at_in_parts(
     for number in range(15):
         world.asks(ask.issue(f"g{number}", 5, expires=now + DAY))
         world.asks(ask.book_debt(f"d{number}", 5))
-    looks = store_alerts.to_look_at(world.connection, "", now, 100)
-    assert [(0, 10, True)] == [(one.looked, one.upto, one.is_behind) for one in looks]
+    looks = store_alerts.orgs_to_check(world.connection, "", now, 100)
+    assert [(0, 10, True)] == [(one.checked_number, one.upto, one.is_behind) for one in looks]
 
-    assert world.alerter.look() >= 4
+    assert world.alerter.check_all() >= 4
     assert 15 == len(world.alerts(AlertKind.DEBT))
-    spans = [store_alerts.Look(org, number, 0, 0) for org, number in (("a", 4), ("b", 6), ("c", 1))]
-    assert spans[:2] == store_alerts.bounded(spans)
-    assert spans[2:] == store_alerts.bounded(spans[2:])
-    assert [] == store_alerts.bounded([])
+    spans = [
+        store_alerts.OrgToCheck(org, number, 0, 0) for org, number in (("a", 4), ("b", 6), ("c", 1))
+    ]
+    assert spans[:2] == store_alerts.limit_events(spans)
+    assert spans[2:] == store_alerts.limit_events(spans[2:])
+    assert [] == store_alerts.limit_events([])
 
 
 def test_an_alert_is_raised_once_by_any_number_of_processes(url: str, world: World) -> None:
@@ -832,13 +838,13 @@ def test_a_low_balance_comes_and_goes_without_what_was_noted(world: World) -> No
     now = money_time(world.connection)
     world.rule(AlertRule(kind=AlertKind.LOW_BALANCE, account="org", below=10))
     for number in range(3):
-        world.alerter.look()  # low: raised
+        world.alerter.check_all()  # low: raised
         world.asks(ask.issue(f"g{number}", 20))
-        world.alerter.look()  # well: over
+        world.alerter.check_all()  # well: over
         world.asks(ask.reserve(f"h{number}", 20, until=now + HOUR, by="org"))
     world.connection.execute("delete from alert_rearms")
-    world.alerter.look()
-    world.alerter.look()
+    world.alerter.check_all()
+    world.alerter.check_all()
 
     assert [True, True, True, False] == [one.is_recovered for one in world.alerts()]
 
@@ -849,12 +855,12 @@ def test_books_stay_sound_whatever_was_told(world: World, there: Receiver) -> No
     world.rule(AlertRule(kind=AlertKind.LOW_BALANCE, account="org", below=10))
     world.asks(ask.issue("g1", 5))
     there.answers = [500]
-    world.alerter.look()
+    world.alerter.check_all()
     world.deliver()
-    world.asks(rotation(webhook, "key", 60))
+    world.asks(rotate_command(webhook, "key", 60))
 
     assert [] == list(verify(world.connection))
-    assert () == rebuild_one(world.url, world.org).differences
+    assert () == rebuild_org(world.url, world.org).differences
 
 
 def test_every_kind_of_event_says_what_it_is_about(connection: Connection) -> None:

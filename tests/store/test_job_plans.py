@@ -48,7 +48,7 @@ PLANS: dict[str, tuple[str, Indexes]] = {
     "arrays by their keys": (ARRAYS_BY_KEY, ARRAYS),
     "arrays that have changed": (CHANGE_ARRAYS, ARRAYS),
     "what jobs have spent and hold": (FIGURES, JOBS | HOLDS | LOTS),
-    "how arrays stand": (arrays.STANDING, ARRAYS | ELEMENTS),
+    "how arrays stand": (arrays.ARRAY_STATES, ARRAYS | ELEMENTS),
     "elements that are to come": (arrays.TO_COME, {"arrays_going_on": ("org_id",)} | JOBS | BELOW),
     "jobs that wait": (COUNT_WAITING, {"jobs_alive": ("org_id", "submitted_at")} | BELOW),
     "the latest jobs": (COUNT_LATEST, {"jobs_latest": ("org_id", "submitted_at")} | BELOW),

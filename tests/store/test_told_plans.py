@@ -17,10 +17,10 @@ ENDS: Final = [("grants_ending", ("org_id", "expires_at")), ("grants_waiting", O
 CURSOR: Final = ("webhook_cursors_pkey", ("org_id", "webhook_id"))
 DELIVERY: Final = ("deliveries_pkey", ("org_id", "webhook_id", "number"))
 PLANS: Final[dict[str, tuple[str, list[Scan]]]] = {
-    "orgs to look at": (alerts.TO_LOOK_AT, [("orgs_pkey", ORG), ("alert_checks_pkey", ORG)]),
+    "orgs to look at": (alerts.ORGS_TO_CHECK, [("orgs_pkey", ORG), ("alert_checks_pkey", ORG)]),
     "events since a look": (alerts.EVENTS, [EVENTS]),
     "rules": (alerts.RULES, [("settings_pkey", ("org_id", "kind"))]),
-    "alert_rearms": (alerts.EPISODES, [("alert_rearms_pkey", ("org_id", "rule_id"))]),
+    "alert_rearms": (alerts.REARMS, [("alert_rearms_pkey", ("org_id", "rule_id"))]),
     "grants near their end": (alerts.ENDING, ENDS),
     "grants that were given something": (
         alerts.RETURNED,
@@ -32,13 +32,13 @@ PLANS: Final[dict[str, tuple[str, list[Scan]]]] = {
     "webhooks to be told": (deliveries.DUE, [CURSOR, ("orgs_pkey", ORG)]),
     "events to be told": (deliveries.NEXT, [EVENTS]),
     "secrets": (deliveries.SECRETS, [("settings_pkey", ("org_id", "kind", "setting_id"))]),
-    "where a webhook stands": (deliveries.STAND, [CURSOR]),
+    "where a webhook stands": (deliveries.UPDATE_CURSORS, [CURSOR]),
     "webhooks that are dropped": (deliveries.DROP, [CURSOR]),
     # Few are asked for at a time, and only those are in the index: it may be read as a whole.
-    "what nobody wants again": (deliveries.DROP_ASKED, [("deliveries_requested", ())]),
-    "what is hurried": (deliveries.HURRY, [CURSOR]),
-    "what is wanted again": (deliveries.ASK, [CURSOR]),
-    "what is due again": (deliveries.ASKED, [("deliveries_requested", ())]),
+    "what nobody wants again": (deliveries.DROP_REDELIVERIES, [("deliveries_requested", ())]),
+    "what is hurried": (deliveries.DELIVER_NOW, [CURSOR]),
+    "what is wanted again": (deliveries.REQUEST_REDELIVERY, [CURSOR]),
+    "what is due again": (deliveries.DUE_REDELIVERIES, [("deliveries_requested", ())]),
     "events by number": (deliveries.EVENT, [EVENTS]),
     "deliveries": (deliveries.PAGE, [DELIVERY]),
 }

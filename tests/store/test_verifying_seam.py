@@ -519,7 +519,7 @@ def test_a_message_is_overdue_after_an_hour(played: Connection) -> None:
         [found] = told(played, T0 + HOUR + SECOND)
 
     want = "a message is not on its way for longer than 60 min: pool gone to its org, seconds"
-    assert f"org: {want}: 3601 kept, 3600 wanted" == found
+    assert f"org: {want}: 3601 stored, 3600 expected" == found
 
 
 @pytest.mark.parametrize("name", SPOILING)

@@ -17,7 +17,7 @@ def main(url: str) -> None:
         alerter = Alerter(connection, submit_through(ledger))
         ends = time.monotonic() + 60
         while time.monotonic() < ends:
-            alerter.look()
+            alerter.check_all()
 
 
 if __name__ == "__main__":

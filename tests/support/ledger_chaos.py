@@ -27,7 +27,7 @@ from bursar.core.instant import NEVER
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, SetPolicy
 from bursar.core.ledger.values import CreditKind, OrgPolicy
 from bursar.core.pricing import PriceBook
-from bursar.service.ledger.audit import rebuild_one, verify
+from bursar.service.ledger.audit import rebuild_org, verify
 from bursar.service.ledger.batch import Ask, Batch
 from bursar.store.database import Database
 from bursar.store.sql.codec import command_of, refusal_of
@@ -293,7 +293,7 @@ def check(connection: Connection, url: str, callers: Callers) -> Seen:
     check_against_model(connection, org)
     problems = [problem for problem in verify(connection) if problem.org == org]
     assert [] == problems, problems
-    assert () == rebuild_one(url, org).differences
+    assert () == rebuild_org(url, org).differences
     return Seen(
         answers=len(answers),
         refusals=sum(line["refusal"] is not None for line in answers),

@@ -31,7 +31,7 @@ from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.nodes import Node
 from bursar.core.scheduling.model.policy import PAID, PoolPolicy
 from bursar.core.scheduling.plan import carry_out
-from bursar.service.jobs import Answers, Asked, Jobs, Submission
+from bursar.service.jobs import Answers, Jobs, RunAsks, Submission
 from bursar.service.ledger.batch import Ask, Batch
 from bursar.service.pools.pool import NullListener, PoolHandle, PoolReplica, at_once
 from bursar.service.workers.relay import Relay
@@ -197,7 +197,7 @@ class World:
         return Submission(self.pool, reserve, spec, run_ms=plan.run_ms)
 
 
-def ledger(connection: Connection, clock: Callable[[Connection], Instant]) -> Asked:
+def ledger(connection: Connection, clock: Callable[[Connection], Instant]) -> RunAsks:
     """A ledger that runs what it is asked in one batch, on this connection."""
     cache: dict[str, Books] = {}
 

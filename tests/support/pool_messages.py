@@ -7,7 +7,7 @@ from typing import Final
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND
 from bursar.core.messages import Corrected, Dropped, EndClass, Ended, RanSoFar, Started, ToOrg, Why
-from bursar.service.jobs import Jobs, through
+from bursar.service.jobs import Jobs, run_asks_through
 from bursar.service.ledger.ledger import Ledger
 from bursar.store.jobs.outbox import Letter
 from bursar.store.sql.connection import Connection, money_time
@@ -104,4 +104,4 @@ class Pool:
 def pooling(url: str) -> Iterator[Pool]:
     """Whoever carries a pool's messages to the orgs of a database."""
     with connected(url) as connection, Ledger(lambda: connected(url)) as ledger:
-        yield Pool(connection, Jobs(connection, through(ledger)))
+        yield Pool(connection, Jobs(connection, run_asks_through(ledger)))

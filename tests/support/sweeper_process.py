@@ -7,7 +7,7 @@ import sys
 import time
 
 from bursar.service.ledger.ledger import Ledger
-from bursar.service.workers.sweeper import SweepWorker, through
+from bursar.service.workers.sweeper import SweepWorker, run_through
 from bursar.store.database import connect
 
 
@@ -15,7 +15,7 @@ def main(url: str) -> None:
     """Sweep until killed, ten minutes at most."""
     with (
         Ledger(lambda: connect(url)) as ledger,
-        SweepWorker(lambda: connect(url), through(ledger), interval_s=0.05, term_s=60),
+        SweepWorker(lambda: connect(url), run_through(ledger), interval_s=0.05, term_s=60),
     ):
         time.sleep(600)
 

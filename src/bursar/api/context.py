@@ -19,9 +19,9 @@ from bursar.service.jobs.admission import JobAdmission
 from bursar.service.keys import DEPLOYMENT, Key, PresentedKey, Scope, parse_key
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.pools.host import Pools
-from bursar.service.queries.read_pool import Readers
+from bursar.service.queries.read_pool import ReadPool
 from bursar.service.secrets import Secret
-from bursar.service.webhooks.safe_http import Outbound
+from bursar.service.webhooks.safe_http import SafeHttpClient
 
 if TYPE_CHECKING:
     from bursar.api.call import Call
@@ -75,11 +75,11 @@ class Service:
     """The parts of a process that serves the API."""
 
     ledger: Ledger
-    readers: Readers
-    key_readers: Readers  # for keys and rates, so that long reads do not delay admission
+    readers: ReadPool
+    key_readers: ReadPool  # for keys and rates, so that long reads do not delay admission
     secret: Secret
     directory: Directory = field(default_factory=Directory)
-    outbound: Outbound = field(default_factory=Outbound)
+    outbound: SafeHttpClient = field(default_factory=SafeHttpClient)
     pools: Pools | None = None  # those that this process serves
     has_provisioner: bool = False  # whether a provisioner orders nodes for them
     admission: JobAdmission | None = None  # of jobs to the pools

@@ -16,7 +16,7 @@ from bursar.core.refusal import Code, Refusal
 from bursar.service.keys import DEPLOYMENT
 from bursar.service.ledger.batch import Answer, Ask
 from bursar.service.org_setup import org_user
-from bursar.service.queries.entities import Listing
+from bursar.service.queries.entities import Entities
 from bursar.wire.fields import IdFactory, WireModel
 from bursar.wire.problems import MEDIA_TYPE, problem_from_refusal
 from bursar.wire.requests import api_field_name
@@ -146,7 +146,7 @@ def to_json(model: WireModel) -> bytes:
 
 async def _check_capped_key(service: Service, caller: Caller, org: str, hold: str) -> None:
     """Fail the call unless the hold counts towards the spend cap of the key."""
-    seen = await service.read(lambda reader: Listing(reader).one(org, "holds", hold))
+    seen = await service.read(lambda reader: Entities(reader).row(org, "holds", hold))
     if seen.value is None or seen.value.terms.asked_by != caller.id:
         raise unknown("holds", hold)
 

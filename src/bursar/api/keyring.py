@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from bursar.core.instant import Instant
 from bursar.core.ledger.values import Setting
 from bursar.service.keys import KIND, Key, PresentedKey
-from bursar.service.queries.read_pool import Readers
+from bursar.service.queries.read_pool import ReadPool
 from bursar.service.queries.settings import setting, settings_of
 
 log = logging.getLogger("bursar.api")
@@ -40,7 +40,7 @@ class _CachedKey:
 class Keyring:
     """Cached keys by org and id."""
 
-    def __init__(self, readers: Readers, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, readers: ReadPool, now: Callable[[], float] = time.monotonic) -> None:
         self._readers = readers
         self._now = now
         self._cached: dict[tuple[str, str], _CachedKey] = {}

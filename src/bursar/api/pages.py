@@ -12,8 +12,8 @@ from starlette.responses import Response
 from bursar.api.call import Call
 from bursar.api.errors import CallFailed
 from bursar.api.execute import to_json
-from bursar.service.queries.balances import Seen
-from bursar.service.queries.entities import Page
+from bursar.service.queries.balances import AsOf
+from bursar.service.queries.entities import ResultPage
 from bursar.wire.fields import Id, WireModel
 
 T = TypeVar("T")
@@ -75,10 +75,10 @@ def _check_event(call: Call, org: str, number: int) -> None:
 
 
 def page_response(
-    call: Call, org: str, seen: Seen[Page[T]], render: Callable[[T], WireModel]
+    call: Call, org: str, seen: AsOf[ResultPage[T]], render: Callable[[T], WireModel]
 ) -> Response:
     """A page of what the database has."""
-    items = [render(item) for item in seen.value.things]
+    items = [render(item) for item in seen.value.items]
     return list_response(call, org, seen.number, items, seen.value.next)
 
 

@@ -9,7 +9,7 @@ from bursar.api.errors import CallFailed
 from bursar.api.response_headers import RawHeaders
 from bursar.core.instant import SECOND, Instant
 from bursar.service.keys import DEPLOYMENT
-from bursar.service.queries.read_pool import Readers
+from bursar.service.queries.read_pool import ReadPool
 from bursar.service.rate_limits import LocalRate, Minutely, Rate, RateDecision, Rates, take
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ T = TypeVar("T")
 class RateLimits:
     """The limits that this process keeps, together with the others."""
 
-    def __init__(self, readers: Readers) -> None:
+    def __init__(self, readers: ReadPool) -> None:
         self._readers = readers
         self._rates = Rates(self._take)
         self._addresses = LocalRate(GUESS_RATE)

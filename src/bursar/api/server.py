@@ -16,10 +16,10 @@ from bursar.api.app import make_app
 from bursar.api.context import Service
 from bursar.api.http_protocol import CONNECTIONS_FACTOR, Connection, ConnectionBounds
 from bursar.service.database import Database
-from bursar.service.jobs import through
+from bursar.service.jobs import run_asks_through
 from bursar.service.jobs.admission import JobAdmission
-from bursar.service.jobs.cache_followers import Following
-from bursar.service.jobs.rolling_holds import RollingHolds
+from bursar.service.jobs.cache_followers import FollowerWorker
+from bursar.service.jobs.rolling_holds import RollingHoldWorker
 from bursar.service.jobs.routing import Mover, Router
 from bursar.service.keys import DEPLOYMENT
 from bursar.service.ledger.clock import GuardedClock
@@ -27,9 +27,9 @@ from bursar.service.org_setup import begin_books, check_secret, finish_orgs, fir
 from bursar.service.pools.host import serving_pools
 from bursar.service.pools.provisioning import NodeProvider
 from bursar.service.pools.scaling import scaling_pools
-from bursar.service.queries.read_pool import Readers
+from bursar.service.queries.read_pool import ReadPool
 from bursar.service.secrets import read_or_create, secret_of
-from bursar.service.webhooks.safe_http import Outbound
+from bursar.service.webhooks.safe_http import SafeHttpClient
 from bursar.service.workers.lifecycle import notifying, serving
 from bursar.wire.webhooks import build_payload
 
@@ -65,14 +65,14 @@ def url_of(listening: socket.socket) -> str:
 def open_service(
     database: Database,
     folder: Path,
-    outbound: Outbound | None = None,
+    outbound: SafeHttpClient | None = None,
     provisioner: NodeProvider | None = None,
 ) -> Iterator[tuple[Service, str]]:
     """A service on a database, and the operators' first key; secrets are kept in a folder.
 
     Webhooks are called by way of `outbound`, nodes ordered of the `provisioner`.
     """
-    secret, clock, outbound = secret_of(folder), GuardedClock(), outbound or Outbound()
+    secret, clock, outbound = secret_of(folder), GuardedClock(), outbound or SafeHttpClient()
     with database.connect() as connection:
         begin_books(connection, DEPLOYMENT)
     with serving(database, clock) as ledger:
@@ -81,10 +81,10 @@ def open_service(
             finish_orgs(connection, ledger)
         with (
             notifying(database, ledger, clock, secret, build_payload, outbound),
-            RollingHolds(database.connect, through(ledger), clock=clock),
-            Following(database.connect, through(ledger), clock=clock),
+            RollingHoldWorker(database.connect, run_asks_through(ledger), clock=clock),
+            FollowerWorker(database.connect, run_asks_through(ledger), clock=clock),
         ):
-            readers, doorkeepers = Readers(database.connect), Readers(database.connect, threads=2)
+            readers, doorkeepers = ReadPool(database.connect), ReadPool(database.connect, threads=2)
             try:
                 key = read_or_create(folder / FIRST_KEY, first_key(ledger, secret))
                 with serving_pools(database, ledger, clock) as pools:

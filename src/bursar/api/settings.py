@@ -20,7 +20,7 @@ from bursar.core.ledger.commands import SetSetting
 from bursar.core.ledger.events import SettingSet
 from bursar.core.ledger.values import Setting
 from bursar.core.refusal import Code, Refusal
-from bursar.service.queries.settings import kept_one, kept_page
+from bursar.service.queries.settings import find_setting, settings_page
 from bursar.wire.fields import IdFactory, WireModel
 from bursar.wire.responses import Deleted, require_event
 
@@ -84,7 +84,7 @@ async def _set(call: Call, org: str, command: SetSetting, render: Render) -> Res
 async def get_setting(call: Call, org: str, kind: str, id: str, render: Render) -> Response:
     """Return a setting with its ETag."""
     service = call.service
-    seen = await service.read(lambda reader: kept_one(reader, org, kind, id))
+    seen = await service.read(lambda reader: find_setting(reader, org, kind, id))
     if seen.value is None:
         raise not_found(kind)
     setting: Setting = seen.value
@@ -101,10 +101,10 @@ async def list_settings(
 ) -> Response:
     """Return a page of the settings of a kind, ordered by id."""
     service = call.service
-    seen = await service.read(lambda reader: kept_page(reader, org, kind, after, limit))
+    seen = await service.read(lambda reader: settings_page(reader, org, kind, after, limit))
     items = [
         json.loads(render(org, setting.id, json.loads(setting.body or "{}")).model_dump_json())
-        for setting in seen.value.things
+        for setting in seen.value.items
     ]
     body = json.dumps({"items": items, "next": seen.value.next}, separators=(",", ":"))
     headers = {"Bursar-Event": f"{org}:{seen.number}"}

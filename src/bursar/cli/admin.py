@@ -25,9 +25,9 @@ from bursar.service.database import (
 )
 from bursar.service.ledger.audit import (
     CHECKS,
-    Problem,
-    Rebuilt,
-    Repaired,
+    Contradiction,
+    RebuiltOrg,
+    RepairedOrg,
     orgs_of,
     rebuild,
     repair,
@@ -51,7 +51,7 @@ def verify_ledger(state: Path | None) -> bool:
     return _print_problems([str(problem) for problem in problems], scope)
 
 
-def _verify(connection: Connection) -> tuple[Problem, ...]:
+def _verify(connection: Connection) -> tuple[Contradiction, ...]:
     with _make_progress_bar() as progress:
         task = progress.add_task("verify", total=len(CHECKS))
         return verify(
@@ -79,21 +79,21 @@ def repair_ledger(state: Path | None, workers: int) -> bool:
             problems = _verify(connection)
     for repaired in results:
         _print_repair(repaired)
-    remaining = [str(difference) for repaired in results for difference in repaired.left]
+    remaining = [str(difference) for repaired in results for difference in repaired.remaining]
     return _print_problems(
         [*remaining, *(str(problem) for problem in problems)], _format_scope(results)
     )
 
 
-def _print_repair(repaired: Repaired) -> None:
+def _print_repair(repaired: RepairedOrg) -> None:
     """Print what a repair changed in an org."""
-    if repaired.mended:
-        rows = Counter(difference.table for difference in repaired.mended)
+    if repaired.repaired:
+        rows = Counter(difference.table for difference in repaired.repaired)
         changes = ", ".join(f"{count:,} of {table}" for table, count in sorted(rows.items()))
         print(f"{repaired.org}: rows rewritten: {changes}")
-    if repaired.forgotten:
+    if repaired.dropped_summaries:
         print(f"{repaired.org}: summaries were discarded; the next sweep rebuilds them:")
-        print(f"    {repaired.forgotten[0].told}")
+        print(f"    {repaired.dropped_summaries[0].description}")
     if repaired.thawed:
         print(f"{repaired.org}: is no longer frozen; it was because: {repaired.frozen}")
     elif repaired.frozen is not None:
@@ -135,7 +135,7 @@ def _exit_if_unknown(pool: str) -> Iterator[None]:
         raise typer.Exit(2) from None
 
 
-Work = TypeVar("Work", Rebuilt, Repaired)
+Work = TypeVar("Work", RebuiltOrg, RepairedOrg)
 
 
 def _run_on_all_orgs(
@@ -154,7 +154,7 @@ def _run_on_all_orgs(
             yield result
 
 
-def _format_scope(results: Sequence[Rebuilt | Repaired]) -> str:
+def _format_scope(results: Sequence[RebuiltOrg | RepairedOrg]) -> str:
     return f"{len(results):,} orgs, {sum(result.events for result in results):,} events"
 
 

@@ -30,7 +30,7 @@ from bursar.cli.local_cluster.provisioning import LocalProvisioner
 from bursar.service.database import Database, money_time, state_folder
 from bursar.service.pools.provisioning import CommandHook
 from bursar.service.secrets import SecretUnusable
-from bursar.service.webhooks.safe_http import Outbound
+from bursar.service.webhooks.safe_http import SafeHttpClient
 
 SIMULATED: Final = "simulated"  # nodes with simulated GPUs, on this machine
 STOPPED: Final = "stopped; running jobs end within 20 seconds unless the service is started again"
@@ -60,7 +60,7 @@ def run_service(
     provisioner = _make_provisioner(
         options.provisioner or (SIMULATED if local_nodes else ""), folder
     )
-    outbound = Outbound(options.private_webhooks)
+    outbound = SafeHttpClient(options.private_webhooks)
     with _bind(options) as listening, open_database_or_exit(state) as database:
         try:
             with open_service(database, folder, outbound, provisioner) as (service, key):

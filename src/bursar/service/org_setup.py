@@ -20,7 +20,7 @@ from bursar.core.refusal import Code, Refusal, invariant
 from bursar.service.keys import DEPLOYMENT, KIND, Key, Scope, format_key, hash_of
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.secrets import FILE, VARIABLE, Secret, SecretUnusable
-from bursar.store.ledger.id_lookup import standing
+from bursar.store.ledger.id_lookup import setup_states
 from bursar.store.ledger.settings import settings
 from bursar.store.ledger.writer import OrgExists, create_org
 from bursar.store.sql.connection import Connection
@@ -89,7 +89,7 @@ def finish_orgs(connection: Connection, ledger: Ledger) -> list[OrgId]:
     after = ""
     while page := settings(connection, DEPLOYMENT, ORG, after, LISTED_AT_ONCE):
         after = page[-1].id
-        known = standing(connection, [(org.id, org_user(org.id)) for org in page])
+        known = setup_states(connection, [(org.id, org_user(org.id)) for org in page])
         for org in page:
             fields = json.loads(org.body or "{}")
             root, tier = known.get(org.id, (False, False))

@@ -25,7 +25,7 @@ from bursar.core.scheduling.explain.queue_position import (
 )
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.snapshot import PoolSnapshot
-from bursar.service.jobs.queries import Looking, Route, Shown
+from bursar.service.jobs.queries import JobReads, JobView, Route
 from bursar.service.keys import Scope
 from bursar.service.pools.leader import PoolLeader
 from bursar.wire.advice import PoolAdviceResponse
@@ -65,11 +65,11 @@ async def why(call: Call, id: Id) -> Response:
     """Return why a job waits, what it waits for and when it is likely to start."""
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
-    job = (await service.read(lambda reader: Looking(reader).job(org, id))).value
+    job = (await service.read(lambda reader: JobReads(reader).job(org, id))).value
     if job is None:
         raise unknown("jobs", id)
     seen_by = None if caller.is_operator else org
-    routes = (await service.read(lambda reader: Looking(reader).routes(org, id))).value
+    routes = (await service.read(lambda reader: JobReads(reader).routes(org, id))).value
     explanation = await _explain_job(service, org, job, seen_by, routed=bool(routes))
     explanation = explanation.with_names(await _names(service, seen_by, explanation.accounts))
     explanation = explanation.with_lines(*map(_route_text, routes))
@@ -91,12 +91,12 @@ async def _names(service: Service, org: str | None, accounts: set[AccountRef]) -
     if not visible:
         return {}
     pairs = {(ref.org, ref.account) for ref in visible}
-    names = await service.read(lambda reader: Looking(reader).names(pairs))
+    names = await service.read(lambda reader: JobReads(reader).names(pairs))
     return with_org_names(names, visible)
 
 
 async def _explain_job(
-    service: Service, org: str, job: Shown, seen_by: str | None, *, routed: bool
+    service: Service, org: str, job: JobView, seen_by: str | None, *, routed: bool
 ) -> JobExplanation:
     if (text := _state_text(job)) is not None:
         return JobExplanation.of_state(job.job, job.state, text)
@@ -118,7 +118,7 @@ async def _explain_job(
     return await asyncio.wrap_future((await scheduler_of(service, job.pool)).ask(explain_in))
 
 
-def _state_text(job: Shown) -> str | None:
+def _state_text(job: JobView) -> str | None:
     """The explanation of a job that waits for no GPUs; None for other jobs."""
     if job.state in FINISHED:
         return f"The job is finished: {job.state} ({job.why})."
@@ -134,7 +134,7 @@ def _state_text(job: Shown) -> str | None:
     return None
 
 
-def _stranded_text(job: Shown, *, routed: bool) -> str:
+def _stranded_text(job: JobView, *, routed: bool) -> str:
     """What happens to a job that no node of its pool can run, and what can be done."""
     ends = f"ends with its hold at {instant_text(job.expires_at)}"
     if job.attempt:

@@ -32,17 +32,17 @@ from bursar.core.ledger.events import HoldExtended, HoldOpened
 from bursar.core.ledger.quote import Quote
 from bursar.core.refusal import Code, Refusal
 from bursar.service.database import Connection
-from bursar.service.jobs import Jobs, JobUnknown, Submission, through
+from bursar.service.jobs import Jobs, JobUnknown, Submission, run_asks_through
 from bursar.service.jobs.admission import AdmissionRefused, AdmissionRequest, AdmissionResult
 from bursar.service.jobs.queries import (
     FROM_THE_NEWEST,
+    ArrayStates,
     Glance,
-    Looking,
+    JobFilter,
+    JobReads,
+    JobView,
     Route,
-    Shown,
-    Standing,
     Step,
-    Wanted,
 )
 from bursar.service.jobs.quotas import quotas_of
 from bursar.service.jobs.result_cache import Sharing, quoted_now, shared
@@ -50,10 +50,10 @@ from bursar.service.jobs.submission import extension_request, served, submission
 from bursar.service.keys import Scope
 from bursar.service.ledger.batch import Answer
 from bursar.service.org_setup import org_user
-from bursar.service.queries.balances import Looking as Money
-from bursar.service.queries.balances import Seen
-from bursar.service.queries.entities import Listing
-from bursar.service.queries.request_lookup import first_asked
+from bursar.service.queries.balances import AsOf
+from bursar.service.queries.balances import LedgerReads as Money
+from bursar.service.queries.entities import Entities
+from bursar.service.queries.request_lookup import first_command
 from bursar.wire import jobs as wire
 from bursar.wire.arrays import JobArray
 from bursar.wire.fields import Id, IdFactory
@@ -63,7 +63,7 @@ from bursar.wire.responses import HoldUpdate, Rate, require_event
 from bursar.wire.result_cache import NO_MATCH, CacheMatch, JobCache
 
 operations = OperationTable("Jobs")
-Standings: TypeAlias = Mapping[JobId, Standing]
+Standings: TypeAlias = Mapping[JobId, ArrayStates]
 NO_ARRAYS: Final[Standings] = MappingProxyType({})
 STEPS_PER_READ: Final = 100  # steps that a stream reads at once
 _AFTER: Final = re.compile(r"([0-9]{1,18})\.([0-9a-f-]{36})")
@@ -236,7 +236,7 @@ async def _quote(
     likely_ms = None if likely is None else likely * 1_000
     fewer = served(reserve, admission.options)
 
-    def quoted(reader: Connection) -> Seen[Quote]:
+    def quoted(reader: Connection) -> AsOf[Quote]:
         seen = Money(reader).quote(org, reserve, likely_ms)
         if fewer is None or any(kind in fewer.context.gpu_types for kind, _ in seen.value.rates):
             return seen
@@ -264,7 +264,7 @@ async def _key_reused(
 ) -> Response:
     """That a key stands for another request, and which field of the job differs."""
     assert isinstance(answer.outcome, Refusal)
-    first = await service.read(lambda reader: first_asked(reader, org, key))
+    first = await service.read(lambda reader: first_command(reader, org, key))
     field = "operation"
     if isinstance(first, Reserve) and first.about is not None:
         field = _FIELD_NAMES.get(answer.outcome.figures["field"], "command")
@@ -274,7 +274,7 @@ async def _key_reused(
     return problem_response(document, {"Bursar-Event": f"{org}:{answer.number}"})
 
 
-# Looking
+# Reading
 
 
 @operations.get(
@@ -289,19 +289,19 @@ async def get_job(call: Call, id: Id) -> Response:
     """Return a job: its state, what it has spent and what it holds."""
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
-    seen = await service.read(lambda reader: Looking(reader).job(org, id))
+    seen = await service.read(lambda reader: JobReads(reader).job(org, id))
     if seen.value is None:
         raise unknown("jobs", id)
     stands = await _standings(service, org, [seen.value])
     return read_response(call, org, seen.number, to_json(_render_job(seen.value, stands)))
 
 
-async def _standings(service: Service, org: str, jobs: Sequence[Shown]) -> Standings:
+async def _standings(service: Service, org: str, jobs: Sequence[JobView]) -> Standings:
     """How the elements stand of those jobs that are arrays."""
     arrays = [job.job for job in jobs if job.elements is not None]
     if not arrays:
         return {}
-    seen = await service.read(lambda reader: Looking(reader).standings(org, arrays))
+    seen = await service.read(lambda reader: JobReads(reader).array_states(org, arrays))
     return seen.value
 
 
@@ -323,10 +323,12 @@ async def list_elements(
     """Return the elements of an array that have begun, each as a job."""
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
-    if await service.read(lambda reader: Looking(reader).glance(org, id)) is None:
+    if await service.read(lambda reader: JobReads(reader).glance(org, id)) is None:
         raise unknown("jobs", id)
-    seen = await service.read(lambda reader: Looking(reader).elements(org, id, state, after, limit))
-    items = [_render_job(element) for element in seen.value.things]
+    seen = await service.read(
+        lambda reader: JobReads(reader).elements(org, id, state, after, limit)
+    )
+    items = [_render_job(element) for element in seen.value.items]
     return list_response(call, org, seen.number, items, seen.value.next)
 
 
@@ -357,11 +359,11 @@ async def list_jobs(
     else:
         org = await service.org_of(caller, "accounts", account_id)
     name, _, value = (label or "").partition("=")
-    wanted = Wanted(state, account_id, user_id, name or None, value or None, unfinished)
+    wanted = JobFilter(state, account_id, user_id, name or None, value or None, unfinished)
     place = _parse_after(after)
-    seen = await service.read(lambda reader: Looking(reader).page(org, wanted, place, limit))
-    stands = await _standings(service, org, seen.value.things)
-    items = [_render_job(job, stands) for job in seen.value.things]
+    seen = await service.read(lambda reader: JobReads(reader).page(org, wanted, place, limit))
+    stands = await _standings(service, org, seen.value.items)
+    items = [_render_job(job, stands) for job in seen.value.items]
     return list_response(call, org, seen.number, items, seen.value.next)
 
 
@@ -372,7 +374,7 @@ def _parse_after(after: str) -> tuple[int, str]:
     return FROM_THE_NEWEST if match is None else (int(match[1]), match[2])
 
 
-def _render_array(stands: Standing | None) -> JobArray | None:
+def _render_array(stands: ArrayStates | None) -> JobArray | None:
     """How the elements of an array stand, told."""
     if stands is None:
         return None
@@ -382,9 +384,9 @@ def _render_array(stands: Standing | None) -> JobArray | None:
     return JobArray(count=elements, not_submitted=elements - begun, **counts)
 
 
-def _render_job(job: Shown, stands: Standings = NO_ARRAYS) -> wire.Job:
+def _render_job(job: JobView, stands: Standings = NO_ARRAYS) -> wire.Job:
     """A job, told; what is in its environment may be secret, and is not."""
-    request = json.loads(job.asked or "{}")
+    request = json.loads(job.request or "{}")
     return wire.Job.model_construct(
         id=job.job,
         account_id=job.account,
@@ -430,7 +432,7 @@ def _render_job(job: Shown, stands: Standings = NO_ARRAYS) -> wire.Job:
 @operations.get(
     "/v1/top/jobs",
     name="top.jobs",
-    summary="Top jobs",
+    summary="TopLists jobs",
     response=Paginated[wire.CostlyJob],
     scope=Scope.READ,
 )
@@ -443,7 +445,7 @@ async def list_top_jobs(
     """Return the unfinished jobs that have spent, hold or cost the most."""
     service, caller = call.service, call.caller
     org = await service.whole_org(caller, org_id)
-    seen = await service.read(lambda reader: Looking(reader).top(org, by, limit))
+    seen = await service.read(lambda reader: JobReads(reader).top(org, by, limit))
     items = [
         wire.CostlyJob.model_construct(
             id=job.job,
@@ -471,7 +473,7 @@ async def get_result(call: Call, id: Id) -> Response:
     """Return the exit code and the manifest of a finished job."""
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
-    seen = await service.read(lambda reader: Looking(reader).result(org, id))
+    seen = await service.read(lambda reader: JobReads(reader).result(org, id))
     row = seen.value
     if row is None:
         raise unknown("jobs", id)
@@ -502,9 +504,9 @@ async def list_routes(call: Call, id: Id) -> Response:
     """
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
-    if await service.read(lambda reader: Looking(reader).glance(org, id)) is None:
+    if await service.read(lambda reader: JobReads(reader).glance(org, id)) is None:
         raise unknown("jobs", id)
-    seen = await service.read(lambda reader: Looking(reader).routes(org, id))
+    seen = await service.read(lambda reader: JobReads(reader).routes(org, id))
     return list_response(call, org, seen.number, [_render_route(route) for route in seen.value])
 
 
@@ -538,13 +540,13 @@ async def list_steps(
     """
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
-    now = await service.read(lambda reader: Looking(reader).glance(org, id))
+    now = await service.read(lambda reader: JobReads(reader).glance(org, id))
     if now is None:
         raise unknown("jobs", id)
     if MEDIA_TYPE in call.header("accept", ""):
         return _stream(service, org, id, now, _last_seen(call, after))
-    seen = await service.read(lambda reader: Looking(reader).steps(org, id, after, limit))
-    items = [_render_step(step) for step in seen.value.things]
+    seen = await service.read(lambda reader: JobReads(reader).steps(org, id, after, limit))
+    items = [_render_step(step) for step in seen.value.items]
     return list_response(call, org, seen.number, items, seen.value.next)
 
 
@@ -571,14 +573,14 @@ async def _events(service: Service, org: str, id: str, last: int) -> AsyncIterat
         last_amounts: tuple[int, int] | None = None
         yield "retry: 1000\n\n"
         async for sign in service.streams.ticks():
-            now = await service.read(lambda reader: Looking(reader).glance(org, id))
+            now = await service.read(lambda reader: JobReads(reader).glance(org, id))
             assert now is not None
             while last < now.steps:
                 after = last
                 page = await service.read(
-                    lambda reader: Looking(reader).steps(org, id, after, STEPS_PER_READ)  # noqa: B023
+                    lambda reader: JobReads(reader).steps(org, id, after, STEPS_PER_READ)  # noqa: B023
                 )
-                for step in page.value.things:
+                for step in page.value.items:
                     last = step.n
                     yield event_text("step", _render_step(step).model_dump_json(), step.n)
             if last_amounts != (now.spent, now.held):
@@ -613,7 +615,7 @@ def _render_step(step: Step) -> wire.JobStep:
 async def _org_of_own_job(service: Service, caller: Caller, id: str) -> str:
     """The org of a job that a caller may change; a key with a cap may only its own."""
     org = await service.org_of(caller, "jobs", id)
-    seen = await service.read(lambda reader: Listing(reader).one(org, "holds", id))
+    seen = await service.read(lambda reader: Entities(reader).row(org, "holds", id))
     if seen.value is None or not seen.value.terms.for_job:
         raise unknown("jobs", id)
     if caller.key.capped and seen.value.terms.asked_by != caller.id:
@@ -673,7 +675,7 @@ async def cancel_job(call: Call, id: Id, body: EmptyBody | None = None) -> Respo
     org = await _org_of_own_job(service, caller, id)
 
     def withdraw(connection: Connection) -> Answer:
-        jobs = Jobs(connection, through(service.ledger))
+        jobs = Jobs(connection, run_asks_through(service.ledger))
         return jobs.cancel(org, JobId(id), key, caller.id)
 
     try:

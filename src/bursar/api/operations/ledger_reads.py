@@ -25,10 +25,10 @@ from bursar.core.refusal import Refusal
 from bursar.service.keys import DEPLOYMENT, Scope
 from bursar.service.keys import KIND as KEY
 from bursar.service.org_setup import org_user
-from bursar.service.queries.balances import Looking, Seen
-from bursar.service.queries.entities import Listing
-from bursar.service.queries.entities import Page as EntityPage
-from bursar.service.queries.top_lists import Measure, Subject, Top
+from bursar.service.queries.balances import AsOf, LedgerReads
+from bursar.service.queries.entities import Entities
+from bursar.service.queries.entities import ResultPage as EntityPage
+from bursar.service.queries.top_lists import Measure, Subject, TopLists
 from bursar.wire import requests, responses
 from bursar.wire.fields import Context, Id, IdFactory, Time, WireModel
 from bursar.wire.strict_json import parse_json
@@ -64,7 +64,7 @@ def _add_get(
     async def get(call: Call, id: Id) -> Response:
         service, caller = call.service, call.caller
         org = await service.org_of(caller, table, id)
-        seen = await service.read(lambda reader: Listing(reader).one(org, table, id))
+        seen = await service.read(lambda reader: Entities(reader).row(org, table, id))
         if seen.value is None:
             raise unknown(table, id)
         return read_response(call, org, seen.number, to_json(render(org, seen.value)))
@@ -104,7 +104,7 @@ async def get_grant(call: Call, id: Id) -> Response:
     """Return a grant and the current state of its credits."""
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "grants", id)
-    seen = await service.read(lambda reader: Listing(reader).grant(org, id))
+    seen = await service.read(lambda reader: Entities(reader).grant(org, id))
     if seen.value is None:
         raise unknown("grants", id)
     return read_response(
@@ -125,7 +125,7 @@ def _add_list(
     ) -> Response:
         org = await call.service.whole_org(call.caller, org_id)
         seen = await call.service.read(
-            lambda reader: Listing(reader).page(org, table, after, limit)
+            lambda reader: Entities(reader).page(org, table, after, limit)
         )
         return page_response(call, org, seen, lambda row: render(org, row))
 
@@ -171,7 +171,7 @@ async def list_grants(
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "accounts", account_id)
     place = _parse_after(after)
-    seen = await service.read(lambda reader: Listing(reader).grants(org, account_id, place, limit))
+    seen = await service.read(lambda reader: Entities(reader).grants(org, account_id, place, limit))
     return page_response(call, org, seen, lambda row: responses.GrantDetail.with_compartments(*row))
 
 
@@ -209,7 +209,7 @@ async def list_events(
     """Return the events of an org in order: the audit trail."""
     service, caller = call.service, call.caller
     org = await service.whole_org(caller, org_id)
-    seen = await service.read(lambda reader: Listing(reader).events(org, after, limit))
+    seen = await service.read(lambda reader: Entities(reader).events(org, after, limit))
     items = [
         {
             "stream": org,
@@ -219,7 +219,7 @@ async def list_events(
             "actor_id": event.actor or None,
             "body": _without_hashes(event.kind, json.loads(event.body)),
         }
-        for event in seen.value.things
+        for event in seen.value.items
     ]
     body = json.dumps({"items": items, "next": seen.value.next}, separators=(",", ":"))
     return read_response(call, org, seen.number, body.encode())
@@ -240,8 +240,8 @@ async def list_prices(call: Call, org_id: OrgId = None) -> Response:
     service, caller = call.service, call.caller
     named = org_id or (DEPLOYMENT if caller.is_operator else None)
     org = await service.whole_org(caller, named)
-    seen = await service.read(lambda reader: Listing(reader).prices(org))
-    page = Seen(value=EntityPage(seen.value, None), number=seen.number, at=seen.at)
+    seen = await service.read(lambda reader: Entities(reader).prices(org))
+    page = AsOf(value=EntityPage(seen.value, None), number=seen.number, at=seen.at)
     return page_response(call, org, page, lambda row: responses.PriceVersion.from_core(*row))
 
 
@@ -332,7 +332,7 @@ def _current_balance(
     except (ValueError, TypeError) as error:
         raise InvalidCommand(str(error)) from error
     whose = None if user is None else UserId(user)
-    seen = Looking(reader).standing(org, AccountId(account), wanted, whose, LISTED_MAX + 1)
+    seen = LedgerReads(reader).summary(org, AccountId(account), wanted, whose, LISTED_MAX + 1)
     if isinstance(seen.value, Refusal):
         raise CallRefused(seen.value)
     current, grants, expiring = seen.value
@@ -389,7 +389,7 @@ def _expirations(expiring: Sequence[Expiring], now: Instant) -> responses.Expira
 def _past_balance(
     reader: Any, org: str, account: str, at: Instant, known_at: Instant
 ) -> responses.Balance:
-    seen = Looking(reader).past(org, at, known_at, AccountId(account))
+    seen = LedgerReads(reader).past(org, at, known_at, AccountId(account))
     own = list(seen.value.values())
     by_kind = {
         kind: _summed(view for view in own if view.terms.kind is kind) for kind in CreditKind
@@ -449,7 +449,9 @@ async def create_quote(call: Call, body: requests.QuoteRequest) -> Response:
         ask = body.to_command(ids, caller.key.user or org_user(org), asked_by)
     except (ValueError, TypeError) as error:
         raise InvalidCommand(str(error)) from error
-    seen = await service.read(lambda reader: Looking(reader).quote(org, ask, body.likely_run_ms))
+    seen = await service.read(
+        lambda reader: LedgerReads(reader).quote(org, ask, body.likely_run_ms)
+    )
     return read_response(call, org, seen.number, to_json(responses.HoldQuote.from_core(seen.value)))
 
 
@@ -490,8 +492,10 @@ async def list_top(
     if of is Subject.USER and measure is Measure.AVAILABLE:
         raise CallFailed("invalid_request", "by: users own nothing; ask for used, day or week")
     if caller.is_operator and org_id is None:
-        places, at = await service.read(lambda reader: Top(reader).over_all(of, measure, limit))
+        places, at = await service.read(
+            lambda reader: TopLists(reader).over_all(of, measure, limit)
+        )
         return Response(_render_top(places, at), media_type="application/json")
     org = await service.whole_org(caller, org_id)
-    seen = await service.read(lambda reader: Top(reader).within(org, of, measure, limit))
+    seen = await service.read(lambda reader: TopLists(reader).within(org, of, measure, limit))
     return read_response(call, org, seen.number, _render_top(seen.value, seen.at))

@@ -13,7 +13,7 @@ from bursar.api.context import Service, unknown
 from bursar.api.errors import CallFailed
 from bursar.api.operation import OperationTable
 from bursar.api.pages import json_response
-from bursar.service.jobs.queries import Looking, Shown
+from bursar.service.jobs.queries import JobReads, JobView
 from bursar.service.keys import Scope
 from bursar.service.pools.logs import Chunk, LogPosition, logs_of
 from bursar.service.pools.node_cleanup import progress_of
@@ -50,7 +50,7 @@ async def read_logs(
     place = _parse_after(after)
     ends = time.monotonic() + wait_ms / 1_000
     while True:
-        job = (await service.read(lambda reader: Looking(reader).job(org, id))).value
+        job = (await service.read(lambda reader: JobReads(reader).job(org, id))).value
         if job is None:
             raise unknown("jobs", id)
         parts = await _read_parts(service, org, job, node, place, limit)
@@ -68,7 +68,7 @@ async def read_logs(
 
 
 async def _read_parts(
-    service: Service, org: str, job: Shown, node: str, place: LogPosition, limit: int
+    service: Service, org: str, job: JobView, node: str, place: LogPosition, limit: int
 ) -> list[Chunk]:
     pool, name = job.pool, job.job
     return await service.read(lambda reader: logs_of(reader, pool, org, name, node, place, limit))

@@ -43,7 +43,7 @@ from bursar.service.org_setup import (
     listed,
     org_account,
 )
-from bursar.service.queries.request_lookup import first_asked
+from bursar.service.queries.request_lookup import first_command
 from bursar.service.queries.settings import setting
 from bursar.wire.fields import Id, IdFactory, Micros, Text, Time, WireModel
 from bursar.wire.requests import OrgRequest
@@ -375,7 +375,7 @@ def _rotation(
     It has the present secret in it. So a request that was made before is the command that it was
     then, whatever has become of the key since.
     """
-    first = first_asked(reader, org, request_key)
+    first = first_command(reader, org, request_key)
     made = isinstance(first, SetSetting) and first.before == 0  # by a request to make a key
     if isinstance(first, SetSetting) and not made and (first.kind, first.id) == (KIND, id):
         key = Key.of(first.body or "")

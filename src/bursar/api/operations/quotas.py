@@ -12,7 +12,7 @@ from bursar.api.errors import CallRefused
 from bursar.api.operation import OperationTable
 from bursar.api.pages import After, Limit, OrgId, Paginated
 from bursar.service.keys import Scope
-from bursar.service.queries.request_lookup import asker_of
+from bursar.service.queries.request_lookup import first_actor
 from bursar.service.queries.settings import setting
 from bursar.wire.fields import GPUS_MAX, Id, Text, WireModel
 from bursar.wire.responses import Deleted
@@ -88,7 +88,7 @@ async def _check_current_targets(call: Call, org: str, id: str) -> None:
     """
     service, caller = call.service, call.caller
     key = call.idempotency_key()
-    if await service.read(lambda reader: asker_of(reader, org, key)) is not None:
+    if await service.read(lambda reader: first_actor(reader, org, key)) is not None:
         return
     stored = await service.read(lambda reader: setting(reader, org, KIND, id))
     old = json.loads(stored.body or "{}") if stored is not None else {}

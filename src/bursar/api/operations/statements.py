@@ -15,20 +15,20 @@ from bursar.api.operation import NameInUrl, OperationTable
 from bursar.api.pages import Limit, OrgId, read_response
 from bursar.core.instant import Instant
 from bursar.service.keys import Scope
-from bursar.service.queries.statements import Line, Parts, Statement, Statements
+from bursar.service.queries.statements import AccountStatement, Parts, StatementLine, Statements
 from bursar.service.queries.usage import (
     BadRange,
-    By,
-    Cost,
+    CostRow,
     Costs,
+    Dimension,
     Key,
     Report,
+    RequestedPeriod,
     Slot,
     Sort,
-    TooMuch,
-    Usage,
-    Used,
-    Wanted,
+    TooManyRows,
+    UsageFigures,
+    UsageReports,
 )
 from bursar.wire import focus
 from bursar.wire import statements as shapes
@@ -61,8 +61,8 @@ def _invalid_parameter(parameter: str, why: str) -> CallFailed:
     return CallFailed("invalid_request", f"{pointer}: {why}", errors=errors)
 
 
-def _period(start: str | None, end: str | None) -> Wanted:
-    return Wanted(_instant("from", start), _instant("to", end))
+def _period(start: str | None, end: str | None) -> RequestedPeriod:
+    return RequestedPeriod(_instant("from", start), _instant("to", end))
 
 
 def _instant(parameter: str, text: str | None) -> Instant | None:
@@ -74,13 +74,13 @@ def _instant(parameter: str, text: str | None) -> Instant | None:
         raise _invalid_parameter(parameter, str(error)) from None
 
 
-def _dimensions(text: str) -> tuple[By, ...]:
+def _dimensions(text: str) -> tuple[Dimension, ...]:
     """What to split by, in the order in which it is named."""
     names = text.split(",")
-    if len(set(names)) < len(names) or not set(names) <= set(By):
-        every = ", ".join(By)
+    if len(set(names)) < len(names) or not set(names) <= set(Dimension):
+        every = ", ".join(Dimension)
         raise _invalid_parameter("by", f"it is one or more of {every}, with commas, each once")
-    return tuple(map(By, names))
+    return tuple(map(Dimension, names))
 
 
 def _as_csv(call: Call, wanted: str | None) -> bool:
@@ -96,7 +96,7 @@ async def _read_period(service: Service, question: Any) -> Any:
         return await service.read(question)
     except BadRange as error:
         raise _invalid_parameter(error.parameter, str(error)) from None
-    except TooMuch as error:
+    except TooManyRows as error:
         raise _invalid_parameter("by", f"{error}: ask for a shorter period, or for less") from None
 
 
@@ -138,7 +138,7 @@ async def get_statement(
     seen = await _read_period(
         service, lambda reader: Statements(reader).page(org, id, wanted, place, limit)
     )
-    statement: Statement | None = seen.value
+    statement: AccountStatement | None = seen.value
     if statement is None:
         raise unknown("accounts", id)
     document = _render_statement(id, statement)
@@ -167,7 +167,7 @@ def _json(document: Any) -> bytes:
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _render_statement(account: str, statement: Statement) -> dict[str, Any]:
+def _render_statement(account: str, statement: AccountStatement) -> dict[str, Any]:
     behind = statement.next
     return {
         "account_id": account,
@@ -184,7 +184,7 @@ def _compartments(parts: Parts) -> dict[str, int]:
     return {f"{part.value}_micros": amount for part, amount in parts.items()}
 
 
-def _render_line(line: Line) -> dict[str, Any]:
+def _render_line(line: StatementLine) -> dict[str, Any]:
     return {
         "at": instant_text(line.at),
         "effective_at": instant_text(line.effective_at),
@@ -231,11 +231,11 @@ async def get_usage(
     """
     service, caller = call.service, call.caller
     wanted, dimensions = _period(start, to), _dimensions(by)
-    if level is not None and By.ACCOUNT not in dimensions:
+    if level is not None and Dimension.ACCOUNT not in dimensions:
         raise _invalid_parameter("level", "it goes with by=account")
     org = await service.whole_org(caller, org_id)
     seen = await _read_period(
-        service, lambda reader: Usage(reader).report(org, wanted, dimensions, level)
+        service, lambda reader: UsageReports(reader).report(org, wanted, dimensions, level)
     )
     report: Report = seen.value
     rows = [_render_usage(report, key, used) for key, used in report.rows]
@@ -252,35 +252,37 @@ async def get_usage(
 
 _FIGURES: Final = ("charged_micros", "used_micros", "gpu_ms")
 _COLUMN: Final = {
-    By.ACCOUNT: "account_id",
-    By.USER: "user_id",
-    By.GPU_TYPE: "gpu_type",
-    By.KIND: "kind",
-    By.DAY: "day",
-    By.JOB: "job_id",
+    Dimension.ACCOUNT: "account_id",
+    Dimension.USER: "user_id",
+    Dimension.GPU_TYPE: "gpu_type",
+    Dimension.KIND: "kind",
+    Dimension.DAY: "day",
+    Dimension.JOB: "job_id",
 }
 
 
-def _columns(by: Sequence[By]) -> list[str]:
+def _columns(by: Sequence[Dimension]) -> list[str]:
     """The columns of dimensions; an account has its name beside it."""
     columns: list[str] = []
     for dimension in by:
         columns += (
-            ["account_id", "account_name"] if dimension is By.ACCOUNT else [_COLUMN[dimension]]
+            ["account_id", "account_name"]
+            if dimension is Dimension.ACCOUNT
+            else [_COLUMN[dimension]]
         )
     return columns
 
 
-def _render_usage(report: Report, key: Key, used: Used) -> dict[str, Any]:
+def _render_usage(report: Report, key: Key, used: UsageFigures) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for by, value in zip(report.by, key, strict=True):
         row[_COLUMN[by]] = value
-        if by is By.ACCOUNT:
+        if by is Dimension.ACCOUNT:
             row["account_name"] = report.names.get(value or "")
-    return row | _figures(used, By.KIND in report.by)
+    return row | _figures(used, Dimension.KIND in report.by)
 
 
-def _figures(used: Used, by_kind: bool) -> dict[str, int | None]:
+def _figures(used: UsageFigures, by_kind: bool) -> dict[str, int | None]:
     """No kind of credits can be said to have run for some time."""
     return {
         "charged_micros": used.charged,
@@ -290,7 +292,7 @@ def _figures(used: Used, by_kind: bool) -> dict[str, int | None]:
 
 
 def _render_report(org: str, report: Report, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    total = Used(
+    total = UsageFigures(
         charged=sum(used.charged for _, used in report.rows),
         used=sum(used.used for _, used in report.rows),
         milli_gpu_ms=sum(used.milli_gpu_ms for _, used in report.rows),
@@ -301,7 +303,7 @@ def _render_report(org: str, report: Report, rows: list[dict[str, Any]]) -> dict
         "to": instant_text(report.period.end),
         "by": [dimension.value for dimension in report.by],
         "items": rows,
-        "total": _figures(total, By.KIND in report.by),
+        "total": _figures(total, Dimension.KIND in report.by),
     }
 
 
@@ -329,7 +331,7 @@ async def export_costs(
     service, caller = call.service, call.caller
     wanted = _period(start, to)
     org = await service.whole_org(caller, org_id)
-    seen = await _read_period(service, lambda reader: Costs.begun(reader, org, wanted, every))
+    seen = await _read_period(service, lambda reader: Costs.start(reader, org, wanted, every))
     costs: Costs = seen.value
     # What was recorded never changes: what was asked for, and the last event of it, say it all.
     tag = f"{org} {costs.period} {costs.last} {every} {currency} {focus.VERSION}"
@@ -339,13 +341,13 @@ async def export_costs(
     copied = ("Bursar-Event", "ETag", "Cache-Control")
     headers = {name: head.headers[name] for name in copied}
     headers["Content-Disposition"] = 'attachment; filename="focus.csv"'
-    first = await service.read(costs.more)  # while a problem can still be told as one
+    first = await service.read(costs.read_more)  # while a problem can still be told as one
     streamed = _stream_rows(service, org, currency, costs, first)
     return StreamingResponse(streamed, headers=headers, media_type=MEDIA_TYPE)
 
 
 async def _stream_rows(
-    service: Service, org: str, currency: str, costs: Costs, first: list[Cost]
+    service: Service, org: str, currency: str, costs: Costs, first: list[CostRow]
 ) -> AsyncIterator[str]:
     yield csv_text([list(focus.COLUMNS)])
     rows = first
@@ -353,9 +355,9 @@ async def _stream_rows(
         yield csv_text(
             focus.cells(_cost_row(org, costs.billing_account, currency, cost)) for cost in rows
         )
-        if costs.done:
+        if costs.is_done:
             return
-        rows = await service.read(costs.more)
+        rows = await service.read(costs.read_more)
 
 
 _CATEGORY: Final = {Sort.USAGE: "Usage", Sort.ISSUED: "Credit", Sort.MOVED: "Credit"}
@@ -370,7 +372,7 @@ _DESCRIPTION: Final = {
 }
 
 
-def _cost_row(org: str, org_name: str, currency: str, cost: Cost) -> focus.Row:
+def _cost_row(org: str, org_name: str, currency: str, cost: CostRow) -> focus.Row:
     line = cost.line
     category = _CATEGORY.get(line.sort, "Adjustment")
     return focus.Row(

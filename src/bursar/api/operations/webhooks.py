@@ -29,10 +29,10 @@ from bursar.core.ledger.events import SettingSet
 from bursar.core.ledger.values import Setting
 from bursar.core.refusal import Code, Refusal
 from bursar.service.keys import Scope
-from bursar.service.queries.request_lookup import asker_of, first_asked
-from bursar.service.queries.settings import kept_one, kept_page, settings
+from bursar.service.queries.request_lookup import first_actor, first_command
+from bursar.service.queries.settings import find_setting, settings, settings_page
 from bursar.service.webhooks.alerts import alerts_of, rule_setting
-from bursar.service.webhooks.safe_http import Unsafe
+from bursar.service.webhooks.safe_http import UnsafeUrl
 from bursar.service.webhooks.signatures import (
     FIRST,
     TYPES,
@@ -41,11 +41,11 @@ from bursar.service.webhooks.signatures import (
     Webhook,
     deliveries_of,
     message_id,
-    resend,
+    redeliver_command,
     resend_of,
-    rotation,
+    rotate_command,
     secret_for,
-    shown,
+    secret_text,
     version_of,
 )
 from bursar.wire.alerts import AlertResponse, AlertRuleRequest, AlertRuleResponse
@@ -101,7 +101,7 @@ async def _find_setting(
         raise CallFailed("invalid_request", "org_id: an operator says which org is meant")
     if not caller.is_operator and of != caller.org:
         raise CallFailed("not_found", no_such(kind))
-    seen = await service.read(lambda reader: kept_one(reader, of, kind, id))
+    seen = await service.read(lambda reader: find_setting(reader, of, kind, id))
     setting = seen.value
     if setting is None:
         raise CallFailed("not_found", no_such(kind))
@@ -128,7 +128,7 @@ async def _org_to_change(
     """
     named = org if caller.is_operator else caller.org
     if named is not None and org in (None, named):
-        asker = await service.read(lambda reader: asker_of(reader, named, key))
+        asker = await service.read(lambda reader: first_actor(reader, named, key))
         if asker is not None and (
             asker == caller.id or await _is_for_whole_org(service, caller, named)
         ):
@@ -186,7 +186,7 @@ async def create_webhook(call: Call, body: WebhookRequest) -> Response:
     for type in body.events:
         if type not in TYPES:
             raise CallFailed("invalid_request", "/events: there is no such kind of event")
-    if await service.read(lambda reader: first_asked(reader, org, key)) is None:
+    if await service.read(lambda reader: first_command(reader, org, key)) is None:
         await _check_url(service, body.url)
         await _check_room(service, org, WEBHOOK)
     types = tuple(dict.fromkeys(body.events))
@@ -199,8 +199,8 @@ async def create_webhook(call: Call, body: WebhookRequest) -> Response:
     answer = await run_command(service, caller, org, key, command, ids.generated_fields)
 
     def render(event: SettingSet) -> WireModel:
-        secret = shown(secret_for(service.secret, org, event.id, FIRST))
-        return _render_webhook(org, event.id, Webhook.of(event.body or ""), secret)
+        secret = secret_text(secret_for(service.secret, org, event.id, FIRST))
+        return _render_webhook(org, event.id, Webhook.from_body(event.body or ""), secret)
 
     return command_response(
         org, answer, 201, lambda happened: render(require_event(SettingSet, happened))
@@ -211,7 +211,7 @@ async def _check_url(service: Service, url: str) -> None:
     """End the call if a URL leads where it must not; it is looked at again before each call."""
     try:
         await service.outbound.addresses(url)
-    except Unsafe as error:
+    except UnsafeUrl as error:
         raise CallFailed("invalid_request", f"/url: {error}") from None
 
 
@@ -235,9 +235,9 @@ async def list_webhooks(
     """Return the webhooks of an org, without their secrets."""
     service, caller = call.service, call.caller
     org = await service.whole_org(caller, org_id)
-    seen = await service.read(lambda reader: kept_page(reader, org, WEBHOOK, after, limit))
+    seen = await service.read(lambda reader: settings_page(reader, org, WEBHOOK, after, limit))
     return page_response(
-        call, org, seen, lambda row: _render_webhook(org, row.id, Webhook.of(row.body or ""))
+        call, org, seen, lambda row: _render_webhook(org, row.id, Webhook.from_body(row.body or ""))
     )
 
 
@@ -253,7 +253,7 @@ async def get_webhook(call: Call, id: Id, org_id: OrgId = None) -> Response:
     service, caller = call.service, call.caller
     org, row, number = await _find_setting(service, caller, WEBHOOK, id, org_id)
     return read_response(
-        call, org, number, to_json(_render_webhook(org, id, Webhook.of(row.body or "")))
+        call, org, number, to_json(_render_webhook(org, id, Webhook.from_body(row.body or "")))
     )
 
 
@@ -304,8 +304,10 @@ async def rotate_webhook(
     service, caller = call.service, call.caller
     key = call.idempotency_key()
     org, _ = await _org_to_change(service, caller, WEBHOOK, id, org_id, key)
-    answer = await run_command(service, caller, org, key, rotation(id, key, body.overlap_seconds))
-    secret = shown(secret_for(service.secret, org, id, version_of(key)))
+    answer = await run_command(
+        service, caller, org, key, rotate_command(id, key, body.overlap_seconds)
+    )
+    secret = secret_text(secret_for(service.secret, org, id, version_of(key)))
     return command_response(
         org,
         answer,
@@ -359,10 +361,10 @@ def _render_delivery(org: str, id: str, delivery: Delivery) -> DeliveryResponse:
 
 
 @operations.post(
-    "/v1/webhooks/{id}/deliveries/{number}/resend",
+    "/v1/webhooks/{id}/deliveries/{number}/redeliver_command",
     status=202,
     summary="Resend a delivery",
-    name="webhooks.resend",
+    name="webhooks.redeliver_command",
     response=ResendResponse,
     scope=Scope.MANAGE,
     takes_idempotency_key=True,
@@ -375,7 +377,7 @@ async def resend_delivery(call: Call, id: Id, number: Number, org_id: OrgId = No
     if new:
         await _check_delivered(service, org, id, number)
     ids = IdFactory(org, key, int(time.time() * 1_000))
-    command = resend(ids.id("id", None), id, number)
+    command = redeliver_command(ids.id("id", None), id, number)
     answer = await run_command(service, caller, org, key, command, ids.generated_fields)
 
     def render(event: SettingSet) -> WireModel:
@@ -392,7 +394,7 @@ async def resend_delivery(call: Call, id: Id, number: Number, org_id: OrgId = No
 async def _check_delivered(service: Service, org: str, id: str, number: int) -> None:
     """End the call unless a webhook was told, or is to be told, of an event."""
     seen = await service.read(lambda reader: deliveries_of(reader, org, id, number - 1, "", 1))
-    if number not in [delivery.number for delivery in seen.value.things]:
+    if number not in [delivery.number for delivery in seen.value.items]:
         raise CallFailed("not_found", "the webhook was not told of that event")
 
 
@@ -447,7 +449,7 @@ async def create_rule(call: Call, body: AlertRuleRequest) -> Response:
         rule = body.to_core()
     except (ValueError, TypeError) as error:
         raise InvalidCommand(str(error)) from error
-    if await service.read(lambda reader: first_asked(reader, org, key)) is None:
+    if await service.read(lambda reader: first_command(reader, org, key)) is None:
         await _check_room(service, org, RULE)
     ids = IdFactory(org, key, int(time.time() * 1_000))
     id = ids.id("id", body.id)
@@ -482,7 +484,7 @@ async def list_rules(
     """Return the alert rules of an org."""
     service, caller = call.service, call.caller
     org = await service.whole_org(caller, org_id)
-    seen = await service.read(lambda reader: kept_page(reader, org, RULE, after, limit))
+    seen = await service.read(lambda reader: settings_page(reader, org, RULE, after, limit))
 
     def render(rule: Setting) -> WireModel:
         return AlertRuleResponse.from_core(org, rule.id, AlertRule.from_body(rule.body or ""))

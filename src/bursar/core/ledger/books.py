@@ -158,7 +158,7 @@ class Books:
         self.looked_up: Final[set[object]] = set()  # what a shell knows to be loaded, in its words
         self._orders: Final[dict[Name, Index]] = {}
         self._tables: Final[dict[str, Table[Any, Any]]] = {}
-        self._kept: Final[list[Sized]] = [
+        self._sized: Final[list[Sized]] = [
             *(self._orders, self._paths, self.applying, self.looked_up)
         ]
 
@@ -186,7 +186,7 @@ class Books:
     def _table(self, name: str) -> Table[Any, Any]:
         table: Table[Any, Any] = Table(name, complete=self.complete, undo=self._undo)
         self._tables[name] = table
-        self._kept.extend(table.parts)
+        self._sized.extend(table.parts)
         return table
 
     def trial(self) -> "Trial":
@@ -204,7 +204,7 @@ class Books:
     @property
     def size(self) -> int:
         """About how much is kept in memory: rows, known gaps, orders."""
-        return sum(map(len, self._kept))
+        return sum(map(len, self._sized))
 
     def facts(self) -> dict[str, object]:
         """All that is true, in a form that compares: no sums that are zero, no orders."""
@@ -494,11 +494,11 @@ class Books:
 class Trial:
     """Changes to books that are put back when it ends, unless they are kept; may be nested."""
 
-    __slots__ = ("_books", "_clock", "_kept", "_mark", "_outermost", "_singles")
+    __slots__ = ("_books", "_clock", "_is_kept", "_mark", "_outermost", "_singles")
 
     def __init__(self, books: Books) -> None:
         self._books = books
-        self._kept = False
+        self._is_kept = False
 
     def __enter__(self) -> "Trial":
         books = self._books
@@ -510,7 +510,7 @@ class Trial:
 
     def keep(self) -> None:
         """Let the changes stay."""
-        self._kept = True
+        self._is_kept = True
 
     def replaced(self) -> Replaced:
         """The rows that were replaced so far, as they were before; None for what is new."""
@@ -518,7 +518,7 @@ class Trial:
 
     def __exit__(self, *_: object) -> None:
         books = self._books
-        if not self._kept:
+        if not self._is_kept:
             if books._undo.back_to(self._mark):
                 books._paths.clear()
                 books.applying.clear()

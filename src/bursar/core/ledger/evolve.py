@@ -358,7 +358,7 @@ def _(event: BudgetSet, books: Books) -> None:
 def _(event: BudgetDropped, books: Books) -> None:
     budget = require(books.budgets, event.budget)
     others = require(books.budgets_of, budget.target.key)
-    books.budgets_of.put(budget.target.key, tuple(one for one in others if one != budget.id))
+    books.budgets_of.put(budget.target.key, tuple(other for other in others if other != budget.id))
     books.put_budget(replace(budget, dropped=True))
 
 

@@ -26,7 +26,7 @@ from bursar.failpoints import failpoint
 from bursar.service.jobs.arrays import Arrays
 from bursar.service.jobs.cache_followers import Followers, flights_of
 from bursar.service.jobs.cancellation import cancellation_request
-from bursar.service.jobs.ledger_port import Answers, Asked, through
+from bursar.service.jobs.ledger_port import Answers, RunAsks, run_asks_through
 from bursar.service.jobs.pool_messages import MessageHandler, in_order
 from bursar.service.jobs.submission import Submission, extension_request, submission_request
 from bursar.service.ledger.batch import Answer, Ask
@@ -35,7 +35,7 @@ from bursar.store.jobs.rows import enter
 from bursar.store.jobs.transaction import ask_jobs, jobs_of
 from bursar.store.sql.connection import Connection, money_time
 
-__all__ = ["Answers", "Asked", "JobUnknown", "Jobs", "Submission", "through"]
+__all__ = ["Answers", "JobUnknown", "Jobs", "RunAsks", "Submission", "run_asks_through"]
 
 
 class JobUnknown(KeyError):
@@ -48,7 +48,7 @@ class Jobs:
     def __init__(
         self,
         connection: Connection,
-        ledger: Asked,
+        ledger: RunAsks,
         clock: Callable[[Connection], Instant] = money_time,
     ) -> None:
         self._connection = connection

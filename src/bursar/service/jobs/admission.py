@@ -37,8 +37,8 @@ from bursar.service.jobs.submission import Option
 from bursar.service.pools.host import Pools
 from bursar.service.pools.node_orders import scale_of
 from bursar.service.queries.balances import tier_of
-from bursar.service.queries.read_pool import Readers
-from bursar.service.queries.request_lookup import first_asked
+from bursar.service.queries.read_pool import ReadPool
+from bursar.service.queries.request_lookup import first_command
 
 OPTIONS_MAX: Final = 8  # pools that a job may go to, once it is known which types it can pay
 LACKS_MAX: Final = 20  # pools whose reasons a refusal lists
@@ -109,7 +109,7 @@ class JobAdmission:
     def __init__(
         self,
         rate: SubmissionRate,
-        readers: Readers,
+        readers: ReadPool,
         directory: Directory,
         pools: Pools,
         router: Router,
@@ -171,7 +171,7 @@ class JobAdmission:
         return cached[1]
 
     async def _was_answered(self, request: AdmissionRequest) -> bool:
-        first = await self._read(lambda reader: first_asked(reader, request.org, request.key))
+        first = await self._read(lambda reader: first_command(reader, request.org, request.key))
         return first is not None
 
     async def _read(self, question: Any) -> Any:
@@ -196,7 +196,7 @@ class JobAdmission:
             routes = await self._with_offers(job)
         if routes.bids:
             return routes.bids[0], _options((*routes.bids, *await self._later(job, routes.bids)))
-        if not self._router.settled(asked_s):
+        if not self._router.is_settled(asked_s):
             raise _not_known()
         raise _nowhere(routes.lacks)
 
@@ -260,7 +260,7 @@ class JobAdmission:
         if isinstance(answer, Rejected) and answer.retry_after is None:
             await self._refresh(bid.pool, anew=True)
             answer = self._router.admit(*case)
-            if not self._router.settled(asked_s, bid.pool):
+            if not self._router.is_settled(asked_s, bid.pool):
                 raise _not_known()
         if isinstance(answer, Rejected):
             raise _away(answer, bid.pool)

@@ -10,7 +10,7 @@ from typing import Final
 from bursar.core.ids import OrgId
 from bursar.core.jobs.arrays import advance
 from bursar.core.jobs.rows import ArrayProgress
-from bursar.service.jobs.ledger_port import Asked
+from bursar.service.jobs.ledger_port import RunAsks
 from bursar.service.ledger.batch import Answer, Ask
 from bursar.store.jobs.arrays import arrays_due
 from bursar.store.sql.connection import Connection
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 class Arrays:
     """Advances arrays, on a connection and a ledger."""
 
-    def __init__(self, connection: Connection, ledger: Asked) -> None:
+    def __init__(self, connection: Connection, ledger: RunAsks) -> None:
         self._connection = connection
         self._ledger = ledger
 

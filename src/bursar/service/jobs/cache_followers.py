@@ -15,7 +15,7 @@ from bursar.core.jobs.rows import OrgJob
 from bursar.core.ledger.commands import Lapse
 from bursar.core.messages import Dropped, Ended
 from bursar.core.refusal import Refusal
-from bursar.service.jobs.ledger_port import Asked
+from bursar.service.jobs.ledger_port import RunAsks
 from bursar.service.ledger.batch import Answer, Ask
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.workers.worker import LeasedWorker
@@ -32,7 +32,7 @@ from bursar.store.jobs.result_cache import (
 from bursar.store.jobs.rows import enter
 from bursar.store.sql.connection import Connection
 
-DUTY: Final = "result cache"
+WORKER: Final = "result cache"
 PAGE_SIZE: Final = 100  # followers that are asked for together
 
 
@@ -40,7 +40,7 @@ class Followers:
     """Looks after jobs that follow others, on a connection and a ledger."""
 
     def __init__(
-        self, connection: Connection, ledger: Asked, clock: Callable[[Connection], Instant]
+        self, connection: Connection, ledger: RunAsks, clock: Callable[[Connection], Instant]
     ) -> None:
         self._connection = connection
         self._ledger = ledger
@@ -113,13 +113,13 @@ def flights_of(letters: Iterable[Letter], jobs: dict[tuple[OrgId, JobId], OrgJob
     }
 
 
-class Following(LeasedWorker):
+class FollowerWorker(LeasedWorker):
     """Looks after followers again and again, while no other process does."""
 
     def __init__(
         self,
         connect: Callable[[], Connection],
-        ledger: Asked,
+        ledger: RunAsks,
         *,
         interval_s: float = 1.0,
         term_s: float = 15.0,
@@ -127,7 +127,7 @@ class Following(LeasedWorker):
     ) -> None:
         clock = clock or GuardedClock()
         super().__init__(
-            DUTY,
+            WORKER,
             connect,
             lambda connection: Followers(connection, ledger, clock).round,
             interval_s=interval_s,

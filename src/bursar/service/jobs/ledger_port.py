@@ -9,15 +9,15 @@ from bursar.service.ledger.batcher import Busy
 from bursar.service.ledger.ledger import Ledger
 
 Answers: TypeAlias = Sequence[Answer | Exception]
-Asked: TypeAlias = Callable[[Sequence[Ask]], Answers]  # the ledger
+RunAsks: TypeAlias = Callable[[Sequence[Ask]], Answers]  # the ledger
 
 
-def through(ledger: Ledger) -> Asked:
+def run_asks_through(ledger: Ledger) -> RunAsks:
     """Ask a ledger that many others ask, too: what fails, fails for itself."""
 
     def ask(asks: Sequence[Ask]) -> Answers:
-        waiting = [_submitted(ledger, one) for one in asks]
-        return [one if isinstance(one, Busy) else _result(one) for one in waiting]
+        waiting = [_submitted(ledger, ask) for ask in asks]
+        return [pending if isinstance(pending, Busy) else _result(pending) for pending in waiting]
 
     return ask
 

@@ -7,17 +7,17 @@ from bursar.core.ids import JobId, OrgId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.jobs.rows import Route
 from bursar.service.ledger.batch import OrgUnknown
-from bursar.service.queries.balances import Seen
-from bursar.service.queries.entities import Page
-from bursar.store.jobs.arrays import Standing, standings
+from bursar.service.queries.balances import AsOf
+from bursar.service.queries.entities import ResultPage
+from bursar.store.jobs.arrays import ArrayStates, array_states
 from bursar.store.jobs.routing import routes
 from bursar.store.jobs.rows import (
     Costly,
     Glance,
+    JobFilter,
+    JobView,
     Result,
-    Shown,
     Step,
-    Wanted,
     account_names,
     elements_of,
     enter,
@@ -33,14 +33,14 @@ from bursar.store.sql.connection import SNAPSHOT, Connection, money_time
 
 __all__ = [
     "FROM_THE_NEWEST",
+    "ArrayStates",
     "Glance",
-    "Looking",
+    "JobFilter",
+    "JobReads",
+    "JobView",
     "Result",
     "Route",
-    "Shown",
-    "Standing",
     "Step",
-    "Wanted",
 ]
 
 T = TypeVar("T")
@@ -48,66 +48,66 @@ T = TypeVar("T")
 FROM_THE_NEWEST = (NEVER, "")
 
 
-class Looking:
+class JobReads:
     """Questions about jobs."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def job(self, org: OrgId, job: str) -> Seen[Shown | None]:
+    def job(self, org: OrgId, job: str) -> AsOf[JobView | None]:
         """A job as it is now."""
-        return self._seen(org, lambda: shown_job(self._connection, org, job))
+        return self._read(org, lambda: shown_job(self._connection, org, job))
 
     def page(
-        self, org: OrgId, wanted: Wanted, after: tuple[Instant, str], most: int
-    ) -> Seen[Page[Shown]]:
+        self, org: OrgId, wanted: JobFilter, after: tuple[Instant, str], most: int
+    ) -> AsOf[ResultPage[JobView]]:
         """Jobs of an org, the newest first."""
 
-        def ask() -> Page[Shown]:
-            found = listed_jobs(self._connection, org, wanted, after, most + 1)
-            last = found[most - 1] if len(found) > most else None
+        def ask() -> ResultPage[JobView]:
+            rows = listed_jobs(self._connection, org, wanted, after, most + 1)
+            last = rows[most - 1] if len(rows) > most else None
             next = None if last is None else f"{last.submitted_at}.{last.job}"
-            return Page(tuple(found[:most]), next)
+            return ResultPage(tuple(rows[:most]), next)
 
-        return self._seen(org, ask)
+        return self._read(org, ask)
 
     def elements(
         self, org: OrgId, array: str, state: str | None, after: int, most: int
-    ) -> Seen[Page[Shown]]:
+    ) -> AsOf[ResultPage[JobView]]:
         """The elements of an array that have begun, by their numbers."""
 
-        def ask() -> Page[Shown]:
-            found = elements_of(self._connection, org, array, state, after, most + 1)
-            next = str(found[most - 1].place) if len(found) > most else None
-            return Page(tuple(found[:most]), next)
+        def ask() -> ResultPage[JobView]:
+            rows = elements_of(self._connection, org, array, state, after, most + 1)
+            next = str(rows[most - 1].place) if len(rows) > most else None
+            return ResultPage(tuple(rows[:most]), next)
 
-        return self._seen(org, ask)
+        return self._read(org, ask)
 
-    def standings(self, org: OrgId, arrays: Sequence[JobId]) -> Seen[dict[JobId, Standing]]:
+    def array_states(self, org: OrgId, arrays: Sequence[JobId]) -> AsOf[dict[JobId, ArrayStates]]:
         """How many elements of arrays are in which state."""
-        return self._seen(org, lambda: standings(self._connection, org, arrays))
+        return self._read(org, lambda: array_states(self._connection, org, arrays))
 
-    def result(self, org: OrgId, job: str) -> Seen[Result | None]:
+    def result(self, org: OrgId, job: str) -> AsOf[Result | None]:
         """What a job has left."""
-        return self._seen(org, lambda: result_of(self._connection, org, job))
+        return self._read(org, lambda: result_of(self._connection, org, job))
 
-    def steps(self, org: OrgId, job: str, after: int, most: int) -> Seen[Page[Step]]:
+    def steps(self, org: OrgId, job: str, after: int, most: int) -> AsOf[ResultPage[Step]]:
         """The steps of a job's life."""
 
-        def ask() -> Page[Step]:
-            found = steps_of(self._connection, org, job, after, most + 1)
-            next = str(found[most - 1].n) if len(found) > most else None
-            return Page(tuple(found[:most]), next)
+        def ask() -> ResultPage[Step]:
+            rows = steps_of(self._connection, org, job, after, most + 1)
+            next = str(rows[most - 1].n) if len(rows) > most else None
+            return ResultPage(tuple(rows[:most]), next)
 
-        return self._seen(org, ask)
+        return self._read(org, ask)
 
-    def routes(self, org: OrgId, job: str) -> Seen[tuple[Route, ...]]:
+    def routes(self, org: OrgId, job: str) -> AsOf[tuple[Route, ...]]:
         """Where the router has sent a job, and why; nothing if it names its pool."""
-        return self._seen(org, lambda: tuple(routes(self._connection, org, JobId(job))))
+        return self._read(org, lambda: tuple(routes(self._connection, org, JobId(job))))
 
-    def top(self, org: OrgId, by: str, most: int) -> Seen[tuple[Costly, ...]]:
+    def top(self, org: OrgId, by: str, most: int) -> AsOf[tuple[Costly, ...]]:
         """The jobs that are not over and have spent, hold or burn the most."""
-        return self._seen(org, lambda: tuple(top_jobs(self._connection, org, by, most)))
+        return self._read(org, lambda: tuple(top_jobs(self._connection, org, by, most)))
 
     def glance(self, org: OrgId, job: str) -> Glance | None:
         """Whether something about a job has changed: as little as can be asked."""
@@ -121,11 +121,11 @@ class Looking:
             enter(self._connection, sorted({org for org, _ in accounts}))
             return account_names(self._connection, accounts)
 
-    def _seen(self, org: OrgId, ask: Callable[[], T]) -> Seen[T]:
+    def _read(self, org: OrgId, ask: Callable[[], T]) -> AsOf[T]:
         with self._connection.transaction():
             self._connection.execute(SNAPSHOT)
-            found = read_org(self._connection, org)
-            if found is None:
+            row = read_org(self._connection, org)
+            if row is None:
                 raise OrgUnknown(org)
             at = money_time(self._connection)
-            return Seen(value=ask(), number=found.number, at=at)
+            return AsOf(value=ask(), number=row.number, at=at)

@@ -10,14 +10,14 @@ from bursar.core.jobs.rolling_holds import RollingJob, rest_of, top_up, top_up_c
 from bursar.core.money import Micros
 from bursar.core.refusal import Refusal
 from bursar.failpoints import failpoint
-from bursar.service.jobs.ledger_port import Asked
+from bursar.service.jobs.ledger_port import RunAsks
 from bursar.service.ledger.batch import Answer, Ask
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.workers.worker import LeasedWorker
 from bursar.store.jobs.rows import rolling_jobs
 from bursar.store.sql.connection import Connection
 
-DUTY: Final = "rolling holds"
+WORKER: Final = "rolling holds"
 PAGE_SIZE: Final = 500
 
 _log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class TopUps:
     """Walks over all jobs with rolling holds, on a connection and a ledger."""
 
     def __init__(
-        self, connection: Connection, ledger: Asked, clock: Callable[[Connection], Instant]
+        self, connection: Connection, ledger: RunAsks, clock: Callable[[Connection], Instant]
     ) -> None:
         self._connection = connection
         self._ledger = ledger
@@ -69,13 +69,13 @@ def _ask(org: OrgId, job: RollingJob, amount: Micros, now: Instant, *, rest: boo
     return Ask(org, *top_up_command(job, amount, now, rest=rest))
 
 
-class RollingHolds(LeasedWorker):
+class RollingHoldWorker(LeasedWorker):
     """Tops up again and again, while no other process does so."""
 
     def __init__(
         self,
         connect: Callable[[], Connection],
-        ledger: Asked,
+        ledger: RunAsks,
         *,
         interval_s: float = 5.0,
         term_s: float = 15.0,
@@ -83,7 +83,7 @@ class RollingHolds(LeasedWorker):
     ) -> None:
         clock = clock or GuardedClock()
         super().__init__(
-            DUTY,
+            WORKER,
             connect,
             lambda connection: TopUps(connection, ledger, clock).round,
             interval_s=interval_s,

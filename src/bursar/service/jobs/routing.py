@@ -1,11 +1,11 @@
-"""Which pool a job waits in: what this process knows of its pools, and has sent there since.
+"""Chooses the pool of a job, from what this process knows of its pools and has sent there since.
 
-Each pool's scheduler in this process, leading or not, is asked now and then what it has, and only
-when somebody wants to know (`Prospect`): a submission asks no database and no node. What is known
-is half a second old, or older where a look takes long: looks take a small part of a scheduler's
-time, however long its queue is. What was sent meanwhile is counted on top, so that a burst neither
-goes to one pool nor passes a bound. An answer that is too old is waited for; and nobody is refused
-for good by what was due to be looked at again when they asked.
+The router measures each pool through its scheduler in this process, leading or not, and only when a
+submission needs it (`Prospect`): a submission queries no database and no node. A measurement is
+half a second old, or older if measuring takes long: it takes a small part of a scheduler's time,
+however long the queue is. Jobs sent meanwhile are added, so that a burst neither goes to one pool
+nor exceeds a limit. If the measurement is too old, the submission waits for a new one; and a
+submission is rejected only by a measurement that was current when it arrived.
 
 `Mover` looks at jobs that have not begun and lets some of them wait elsewhere (`core.scheduling.
 routing.move`), while no other process does.
@@ -50,11 +50,11 @@ from bursar.store.jobs.routing import START, Movable, movable
 from bursar.store.sql.connection import Connection
 
 FRESH_S: Final = 0.5  # after which a look is taken again
-OLD_S: Final = 5.0  # after which nobody relies on it
+OLD_S: Final = 5.0  # after which it is not used
 PART: Final = 20  # of a scheduler's time one part in so many goes to looks
 WAIT_S: Final = 2.0  # for an answer that is needed
 
-DUTY: Final = "relocation"
+WORKER: Final = "relocation"
 PAGE: Final = 500  # jobs that are looked at together
 PAGES: Final = 10  # in a round; the next goes on behind them
 MOVES_MOST: Final = 100  # in a round
@@ -75,7 +75,7 @@ class Explaining(Protocol):
         """What the cluster has to say."""
 
 
-class Served(Protocol):
+class ServedPools(Protocol):
     """The pools of this process."""
 
     @property
@@ -100,20 +100,20 @@ class _Outlook:
         self._good_until = 0.0  # when it was due to be found out anew
         self._again_at = 0.0
         self._sent: dict[Path, OrgBacklog] = {}  # since then, by tier and org
-        self._asked: Future[None] | None = None
-        self._lock = threading.RLock()  # an answer may be there before anybody waits for it
+        self._pending: Future[None] | None = None
+        self._lock = threading.RLock()  # an answer may arrive before the caller waits for it
 
     @property
     def known(self) -> Prospect | None:
         """What is known, with what was sent since."""
         return self._known
 
-    def settled(self, at_s: float) -> bool:
+    def is_settled(self, at_s: float) -> bool:
         """Whether what is known was as new at an instant as looks are, or was found out since."""
         with self._lock:
             return self._known is not None and (at_s < self._good_until or at_s <= self._at)
 
-    def refreshed(
+    def refresh(
         self, explaining: Explaining, keeper: PoolHandle, *, anew: bool
     ) -> "Future[None] | None":
         """Take a look if it is time to; what has to be waited for, if nothing can be relied on.
@@ -122,13 +122,13 @@ class _Outlook:
         """
         with self._lock:
             now = self._ticks()
-            if self._asked is None and now >= self._again_at:
-                self._asked = Future()
+            if self._pending is None and now >= self._again_at:
+                self._pending = Future()
                 seen = keeper.look(self._look_at_rest) if explaining.rests else None
                 answer = explaining.ask(self._look) if seen is None else _there(seen)
-                answer.add_done_callback(partial(self._seen, self._asked))
+                answer.add_done_callback(partial(self._take_answer, self._pending))
             old = self._known is None or now > self._at + OLD_S
-            return self._asked if old or anew else None
+            return self._pending if old or anew else None
 
     def _look(self, cluster: Cluster, now: Instant) -> tuple[Prospect, float]:
         began_s = self._ticks()
@@ -142,10 +142,12 @@ class _Outlook:
         follower.follow(pool, (), pool.now)
         return self._look(follower.cluster, pool.now)
 
-    def _seen(self, asked: "Future[None]", answer: "Future[tuple[Prospect, float]]") -> None:
+    def _take_answer(
+        self, pending: "Future[None]", answer: "Future[tuple[Prospect, float]]"
+    ) -> None:
         """Keep an answer; if there is none, what was known stays."""
         with self._lock:
-            self._asked = None
+            self._pending = None
             if answer.cancelled() or answer.exception() is not None:
                 self._again_at = self._ticks() + FRESH_S
             else:
@@ -153,7 +155,7 @@ class _Outlook:
                 self._at = self._ticks()
                 self._good_until = self._again_at = self._at + max(FRESH_S, took_s * PART)
                 self._sent.clear()
-        asked.set_result(None)
+        pending.set_result(None)
 
     def send(self, job: Job, bid: PoolBid, count: int) -> None:
         """Count what was sent there."""
@@ -177,7 +179,7 @@ class _Outlook:
         policy = with_tier(known.policy, job.path[0])
         answer = admit(job, policy, (load,), bucket, now, count, allow_unplaceable=True)
         late = isinstance(answer, Rejected) and answer.code is RejectionCode.OVERLOADED
-        if late and not load.free + load.running:  # it has no nodes: nobody is served less for it
+        if late and not load.free + load.running:  # no nodes: no other job is delayed by it
             return Admitted(wait=answer.wait, bucket=answer.bucket)
         return answer
 
@@ -186,7 +188,7 @@ Answer = Admitted | Rejected
 
 
 def _there(seen: tuple[Prospect, float]) -> "Future[tuple[Prospect, float]]":
-    """An answer that nobody has to be asked for."""
+    """A future that has its result."""
     answer: Future[tuple[Prospect, float]] = Future()
     answer.set_result(seen)
     return answer
@@ -202,7 +204,7 @@ def with_tier(policy: PoolPolicy, name: str) -> PoolPolicy:
 class Router:
     """Where jobs could wait, as far as this process knows."""
 
-    def __init__(self, pools: Served, ticks: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, pools: ServedPools, ticks: Callable[[], float] = time.monotonic) -> None:
         self._pools = pools
         self._ticks = ticks
         self._outlooks: dict[PoolId, _Outlook] = {}
@@ -215,11 +217,11 @@ class Router:
         """
         pools = self._pools
         names = names or tuple(pools.keepers)
-        found = (
-            self._of(name).refreshed(pools.explaining(name), pools.keepers[name], anew=anew)
+        refreshes = (
+            self._of(name).refresh(pools.explaining(name), pools.keepers[name], anew=anew)
             for name in names
         )
-        return [asked for asked in found if asked is not None]
+        return [pending for pending in refreshes if pending is not None]
 
     def knows(self, pool: PoolId) -> bool:
         """Whether anything is known of a pool."""
@@ -229,17 +231,17 @@ class Router:
         """The present, by the clock that `settled` goes by."""
         return self._ticks()
 
-    def settled(self, at_s: float, *names: PoolId) -> bool:
-        """Whether somebody who asked at an instant can be refused for good by what is known.
+    def is_settled(self, at_s: float, *names: PoolId) -> bool:
+        """Whether a submission that arrived at an instant can be rejected by what is known.
 
         That is of the pools that are named, or of all.
         """
-        return all(self._of(name).settled(at_s) for name in names or tuple(self._pools.keepers))
+        return all(self._of(name).is_settled(at_s) for name in names or tuple(self._pools.keepers))
 
     def prospects(self) -> list[Prospect]:
         """What is known of the pools, by their names."""
-        found = (self._of(name).known for name in sorted(self._pools.keepers))
-        return [one for one in found if one is not None]
+        known = (self._of(name).known for name in sorted(self._pools.keepers))
+        return [prospect for prospect in known if prospect is not None]
 
     def routed(self, job: Job) -> RankedPools:
         """Where a job could wait, the best first, and what the other pools lack."""
@@ -273,7 +275,7 @@ class Moves:
     def __init__(
         self,
         connection: Connection,
-        pools: Served,
+        pools: ServedPools,
         router: Router,
         clock: Callable[[Connection], Instant],
     ) -> None:
@@ -288,14 +290,14 @@ class Moves:
 
     def round(self, goes_on: Callable[[], bool] = lambda: True) -> int:
         """Let some jobs wait elsewhere; how many were asked to."""
-        asked = 0
+        moves = 0
         for page in self._pages(goes_on):
             wait(self._router.look(), WAIT_S)
             now = self._clock(self._connection)
-            for one in page:
-                if asked < MOVES_MOST and self._asked(one, now):
-                    asked += 1
-        return asked
+            for job in page:
+                if moves < MOVES_MOST and self._move(job, now):
+                    moves += 1
+        return moves
 
     def _pages(self, goes_on: Callable[[], bool]) -> Iterator[Sequence[Movable]]:
         """Some jobs at a time, from where the last round ended; none if there is one pool only."""
@@ -311,36 +313,47 @@ class Moves:
                 return
             self._after = page[-1].org, page[-1].submitted_at, page[-1].job
 
-    def _asked(self, one: Movable, now: Instant) -> bool:
+    def _move(self, movable: Movable, now: Instant) -> bool:
         """Ask a job's pool to give it back, if it should wait elsewhere."""
-        found = self._waits(one, now)
-        there = None if found is None else find_better_pool(found, self._router.prospects(), now)
-        if found is None or there is None:
+        waiting = self._waits(movable, now)
+        there = (
+            None if waiting is None else find_better_pool(waiting, self._router.prospects(), now)
+        )
+        if waiting is None or there is None:
             return False
-        way = one.pool, there.to.pool, there.reason
-        if not ask_to_leave(self._connection, self._clock, one.org, one.job, way):
+        way = movable.pool, there.to.pool, there.reason
+        if not ask_to_leave(self._connection, self._clock, movable.org, movable.job, way):
             return False
-        self._router.send(found.job, there.to)
-        self._pools.sent(one.org)
-        _log.info("job %s of %s goes to %s: %s", one.job, one.org, there.to.pool, there.reason)
+        self._router.send(waiting.job, there.to)
+        self._pools.sent(movable.org)
+        _log.info(
+            "moving job %s of org %s to pool %s: %s",
+            movable.job,
+            movable.org,
+            there.to.pool,
+            there.reason,
+        )
         return True
 
-    def _waits(self, one: Movable, now: Instant) -> WaitingJob | None:
+    def _waits(self, movable: Movable, now: Instant) -> WaitingJob | None:
         """A job as its pool knows it, if it waits there and has not begun."""
-        keeper = self._pools.keepers.get(one.pool)
-        key = one.org, one.job
+        keeper = self._pools.keepers.get(movable.pool)
+        key = movable.org, movable.job
         job = None if keeper is None else keeper.look(partial(_waiting, key=key))
         if job is None:
             return None
-        here = next((found for found in self._router.prospects() if found.pool == one.pool), None)
+        here = next(
+            (prospect for prospect in self._router.prospects() if prospect.pool == movable.pool),
+            None,
+        )
         if here is not None and not can_run(here, job):
             self._lacking[key] = self._lacked.get(key, now)
         return WaitingJob(
             job,
-            one.pool,
-            one.arrived_at,
-            len(one.pools) - 1,
-            frozenset(one.pools),
+            movable.pool,
+            movable.arrived_at,
+            len(movable.pools) - 1,
+            frozenset(movable.pools),
             self._lacking.get(key),
         )
 
@@ -358,7 +371,7 @@ class Mover(LeasedWorker):
     def __init__(
         self,
         connect: Callable[[], Connection],
-        pools: Served,
+        pools: ServedPools,
         router: Router,
         *,
         interval_s: float = 15.0,
@@ -367,7 +380,7 @@ class Mover(LeasedWorker):
     ) -> None:
         clock = clock or GuardedClock()
         super().__init__(
-            DUTY,
+            WORKER,
             connect,
             lambda connection: Moves(connection, pools, router, clock).round,
             interval_s=interval_s,

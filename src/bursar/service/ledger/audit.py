@@ -10,13 +10,13 @@ from typing import Final
 
 from bursar.core.ids import OrgId
 from bursar.core.instant import Instant
-from bursar.service.ledger.rebuild import Difference, Rebuilt, rebuild, rebuild_one
-from bursar.service.ledger.repair import Repaired, repair
+from bursar.service.ledger.rebuild import Difference, RebuiltOrg, rebuild, rebuild_org
+from bursar.service.ledger.repair import RepairedOrg, repair
 from bursar.service.pools.replay import replay
 from bursar.store.pools.loader import pools_now
 from bursar.store.sql.connection import SNAPSHOT, Connection, money_time
 from bursar.store.verify.ledger import CHECKS as LEDGER_CHECKS
-from bursar.store.verify.ledger import PLANNER_SETTINGS, STRAY_ORGS, Check, Problem, problems
+from bursar.store.verify.ledger import PLANNER_SETTINGS, STRAY_ORGS, Check, Contradiction, problems
 from bursar.store.verify.org_pool_agreement import SEAM_CHECKS
 from bursar.store.verify.pools import POOL_CHECKS
 from bursar.store.verify.summaries import STRAY_SUMMARIES, SUMMARY_CHECKS
@@ -27,47 +27,47 @@ ORG_IDS: Final = "select org_id, number from orgs order by org_id"
 
 __all__ = [
     "CHECKS",
+    "Contradiction",
     "Difference",
-    "Problem",
-    "Rebuilt",
-    "Repaired",
+    "RebuiltOrg",
+    "RepairedOrg",
     "orgs_of",
     "rebuild",
-    "rebuild_one",
+    "rebuild_org",
     "repair",
     "verify",
 ]
 
-Told = Callable[[Check, int], None]  # a check, and how many problems it found
+OnCheck = Callable[[Check, int], None]  # a check, and how many problems it found
 
 
 def verify(
     connection: Connection,
-    told: Told | None = None,
+    on_check: OnCheck | None = None,
     clock: Callable[[Connection], Instant] = money_time,
-) -> tuple[Problem, ...]:
+) -> tuple[Contradiction, ...]:
     """Every contradiction in the tables, in one snapshot; on a connection without limits."""
-    found: list[Problem] = []
+    contradictions: list[Contradiction] = []
     with connection.transaction():
         connection.execute(SNAPSHOT)
         connection.execute(PLANNER_SETTINGS)
         now = clock(connection)
         for check in CHECKS:
             here = list(problems(connection, check, [now] if check.timed else ()))
-            found += here
-            if told is not None:
-                told(check, len(here))
-        found += _decided_otherwise(connection)
-    return tuple(found)
+            contradictions += here
+            if on_check is not None:
+                on_check(check, len(here))
+        contradictions += _replay_decisions(connection)
+    return tuple(contradictions)
 
 
-def _decided_otherwise(connection: Connection) -> Iterator[Problem]:
+def _replay_decisions(connection: Connection) -> Iterator[Contradiction]:
     """Let the last window of each pool's stream be decided again."""
     for pool in pools_now(connection):
         difference = replay(connection, pool.id, last_only=True).difference
         if difference is not None:
             what = f"{pool.id}: {difference}"
-            yield Problem(check=DECIDED_AGAIN, org="", what=what, kept=None, wanted=None)
+            yield Contradiction(check=DECIDED_AGAIN, org="", what=what, stored=None, expected=None)
 
 
 def orgs_of(connection: Connection) -> dict[OrgId, int]:

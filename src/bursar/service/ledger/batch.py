@@ -42,7 +42,7 @@ from bursar.store.jobs.transaction import (
 )
 from bursar.store.ledger.loader import (
     OrgRow,
-    Wanted,
+    WantedRows,
     ask_replies,
     events_between,
     load,
@@ -66,7 +66,7 @@ class OrgUnknown(KeyError):
 
 
 class OrgFrozen(Fault):
-    """An org's books contradict themselves: nothing more is written until somebody has looked."""
+    """An org's books contradict themselves: the org is frozen until an operator repairs it."""
 
 
 class Ask(NamedTuple):
@@ -90,7 +90,7 @@ class Answer:
     replayed: bool  # whether it is the first answer to the same key again
 
 
-Told: TypeAlias = Answer | OrgUnknown | OrgFrozen
+BatchResult: TypeAlias = Answer | OrgUnknown | OrgFrozen
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class Batch:
     _jobs: dict[OrgId, JobTransaction] = field(default_factory=dict)
     _follow_ups: dict[tuple[OrgId, str], FollowUp] = field(default_factory=dict)
 
-    def run(self, asks: Sequence[Ask]) -> list[Told]:
+    def run(self, asks: Sequence[Ask]) -> list[BatchResult]:
         """The answers to all commands; none of them has an effect if this raises."""
         orgs = {ask.org for ask in asks}
         self._jobs.clear()
@@ -134,7 +134,7 @@ class Batch:
         while len(self.cache) > ORGS_MAX:
             del self.cache[next(iter(self.cache))]
 
-    def _decided(self, asks: Sequence[Ask], orgs: set[OrgId]) -> list[Told]:
+    def _decided(self, asks: Sequence[Ask], orgs: set[OrgId]) -> list[BatchResult]:
         locking = lock_orgs(self.connection, orgs)
         asking = ask_replies(self.connection, [(ask.org, ask.key) for ask in asks])
         priced = any(looks_at_prices(ask.command) for ask in asks)
@@ -156,7 +156,7 @@ class Batch:
             for ask in asks
         ]
 
-    def _not_heard(self, ask: Ask, row: OrgRow | None) -> Told:
+    def _not_heard(self, ask: Ask, row: OrgRow | None) -> BatchResult:
         """What is said of an org that takes no commands; what was answered before, still is."""
         if row is None:
             return OrgUnknown(ask.org)
@@ -170,7 +170,7 @@ class Batch:
     ) -> list[Answer]:
         """The answers to commands, once what they change is written."""
         books = {org: self._books(org, row) for org, row in rows.items()}
-        trials = {org: found.trial() for org, found in books.items()}
+        trials = {org: org_books.trial() for org, org_books in books.items()}
         for trial in trials.values():
             trial.__enter__()
             trial.keep()
@@ -196,7 +196,9 @@ class Batch:
             if (books := self.cache.get(org)) is not None
             and 0 < books.header.number < row.number <= books.header.number + FOLLOWED_MOST
         }
-        spans = [(org, one.header.number, rows[org].number) for org, one in behind.items()]
+        spans = [
+            (org, org_books.header.number, rows[org].number) for org, org_books in behind.items()
+        ]
         happened = events_between(self.connection, spans)
         for (org, books), events in zip(behind.items(), happened, strict=True):
             if not events or events[0].at != books.header.now or not _followed(books, events[1:]):
@@ -223,7 +225,7 @@ class Batch:
         """Load what the commands will look at, as far as can be told."""
         asks = [ask for ask in asks if (ask.org, ask.key) not in self._known]
         wanted = {
-            Wanted(ask.org, what): None
+            WantedRows(ask.org, what): None
             for ask in asks
             for what in new_names(books[ask.org], ask.command)
         }
@@ -232,7 +234,7 @@ class Batch:
             again: list[Ask] = []  # when this is loaded, more can be told of these
             for ask in asks:
                 missing = [
-                    Wanted(ask.org, what) for what in ahead[ask.org].missing_for(ask.command)
+                    WantedRows(ask.org, what) for what in ahead[ask.org].missing_for(ask.command)
                 ]
                 if missing:
                     again.append(ask)
@@ -273,7 +275,7 @@ class Batch:
         books: Books,
         now: Instant,
         answers: dict[int, Answer],
-    ) -> list[Wanted]:
+    ) -> list[WantedRows]:
         """Decide an org's next commands until there are no more, or something is missing.
 
         Then those that follow are asked what they lack, too: so a round serves them all.
@@ -281,10 +283,10 @@ class Batch:
         while places:
             ask = asks[places[-1]]
             try:
-                answers[places[-1]] = self._one(ask, books, max(now, books.header.now))
+                answers[places[-1]] = self._decide_command(ask, books, max(now, books.header.now))
             except NotLoaded as missing:
                 behind = (asks[place] for place in places[-2::-1])
-                return [Wanted(org, missing.what), *self._lacking(behind, books, now)]
+                return [WantedRows(org, missing.what), *self._lacking(behind, books, now)]
             places.pop()
             follow_up = self._follow_ups.pop((org, ask.key), None)
             if follow_up is not None:
@@ -292,18 +294,18 @@ class Batch:
                 asks.append(Ask(org, *follow_up))
         return []
 
-    def _lacking(self, asks: Iterable[Ask], books: Books, now: Instant) -> Iterator[Wanted]:
+    def _lacking(self, asks: Iterable[Ask], books: Books, now: Instant) -> Iterator[WantedRows]:
         """The first thing that each command lacks, were it the next one."""
         for ask in asks:
             if (ask.org, ask.key) not in self._known:
                 try:
                     decide(books, ask.command, max(now, books.header.now))
                 except NotLoaded as missing:
-                    yield Wanted(ask.org, missing.what)
+                    yield WantedRows(ask.org, missing.what)
                 except InvariantBroken:
                     return  # it says so again when its turn comes
 
-    def _one(self, ask: Ask, books: Books, now: Instant) -> Answer:
+    def _decide_command(self, ask: Ask, books: Books, now: Instant) -> Answer:
         first = self._known.get((ask.org, ask.key))
         again = replay(ask.key, first, ask.command, ask.made)
         if again is not None:

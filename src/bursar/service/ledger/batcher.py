@@ -1,15 +1,15 @@
 """Lanes: many callers at once, few transactions (D3).
 
-A lane is a thread with a connection of its own: it takes all that was asked while its last
-transaction was on its way, runs it as one batch, and answers. So whatever is asked of one org or
-pool is done as fast as one transaction after another can go, whatever the number of callers.
+A lane is a thread with its own connection. It takes all commands that arrived during its last
+transaction, runs them as one batch, and answers. So the commands to one org or pool run as fast as
+one transaction after another, whatever the number of callers.
 
-Callers who have been answered often ask again at once. So a lane waits a moment for as many as it
-knows of: a transaction costs much the same for one question as for thirty. Whoever is alone never
-waits.
+A caller often sends its next command as soon as it has an answer. So a lane waits a moment for as
+many commands as it expects: a transaction costs about the same for one command as for thirty. A
+single caller never waits.
 
 A batch whose outcome is unknown (the connection broke; it may have been committed) is run again:
-whatever is asked of a lane must be safe to ask twice.
+every command must be safe to run twice.
 """
 
 import random
@@ -32,7 +32,7 @@ from bursar.store.sql.connection import Connection
 MOST: Final = 256  # commands in a batch
 TRIES: Final = 8  # of one batch that others got in the way of
 PAUSE_MAX: Final = 0.5  # seconds between two tries
-QUIET_S: Final = 0.002  # no command for so long: nobody else is about to ask
+QUIET_S: Final = 0.002  # no command for so long: no other caller is about to send one
 GATHERING_S: Final = 0.02  # that a lane waits for more at most
 
 _IN_THE_WAY: Final = (
@@ -55,26 +55,26 @@ _CONNECTION: Final = (
 
 
 class Busy(Fault):
-    """More is asked than can be done: ask again later."""
+    """Too many commands are waiting. Retry later."""
 
 
 class Unreachable(Fault):
-    """The database cannot be reached; what was asked may have happened. Ask again, same key."""
+    """The database cannot be reached; the outcome is unknown. Retry with the same key."""
 
 
-_NOT_NOW: Final = (Busy, Unreachable, ClockJumped, DatabaseFull)  # nobody's own fault
+_NOT_NOW: Final = (Busy, Unreachable, ClockJumped, DatabaseFull)  # not caused by a command
 
 
 A = TypeVar("A", contravariant=True)
 
 
 class ResultSink(Protocol):
-    """Whoever is told the answer, by a lane's thread: a `Future`, or something like it."""
+    """Receives the answer from a lane's thread: a `Future`, or something like it."""
 
     def set_running_or_notify_cancel(self) -> bool:
         """Whether the answer is still wanted; from then on it will come."""
 
-    def set_result(self, told: Any, /) -> None:
+    def set_result(self, result: Any, /) -> None:
         """Hear the answer."""
 
     def set_exception(self, error: Exception, /) -> None:
@@ -88,7 +88,7 @@ class Limits:
     lanes: int = 2
     waiting: int = 4_096  # commands in a lane's queue; more are turned away
     unreachable_s: float = 30.0  # how long to try to reach the database
-    idle_s: float | None = None  # a lane that nobody has asked for so long has no thread meanwhile
+    idle_s: float | None = None  # after so long without a command a lane ends its thread
 
 
 class _Waiting(NamedTuple):
@@ -165,7 +165,9 @@ class Lane(Generic[A]):
     def _work(self) -> None:
         while gathered := self._gathered():
             # From here on a caller cannot take its command back: it is on its way.
-            self._answer([one for one in gathered if one.answer.set_running_or_notify_cancel()])
+            self._answer(
+                [waiting for waiting in gathered if waiting.answer.set_running_or_notify_cancel()]
+            )
             self._let_go()
         if self._closed and self._connection is not None:
             self._connection.close()
@@ -194,45 +196,45 @@ class Lane(Generic[A]):
         if not gathered:
             return
         try:
-            answers = self._run([one.ask for one in gathered])
+            answers = self._run([waiting.ask for waiting in gathered])
         except _NOT_NOW as error:
             self._expect(len(gathered))
-            for one in gathered:
-                one.answer.set_exception(error)
+            for waiting in gathered:
+                waiting.answer.set_exception(error)
         except Exception:
             self._expect(len(gathered))
             self._answer_each(gathered)
         else:
             self._expect(len(gathered))
-            for one, told in zip(gathered, answers, strict=True):
-                _tell(one, told)
+            for waiting, result in zip(gathered, answers, strict=True):
+                _deliver(waiting, result)
 
     def _expect(self, answered: int) -> None:
-        """Count who is likely to ask next, before the answers are told: whoever has one may be back
-        at once, and must not be counted twice."""
+        """Set how many callers are expected next, before the answers are delivered: a caller that
+        has its answer may be back at once and must not be counted twice."""
         with self._door:
             self._expected = min(answered + len(self._waiting), MOST)
 
     def _answer_each(self, gathered: Sequence[_Waiting]) -> None:
         """Run commands one by one, with everything read anew: each can spoil only its own."""
-        for place, one in enumerate(gathered):
+        for place, waiting in enumerate(gathered):
             try:
-                _tell(one, self._run([one.ask])[0])
+                _deliver(waiting, self._run([waiting.ask])[0])
             except _NOT_NOW as error:
                 for left in gathered[place:]:
                     left.answer.set_exception(error)
                 return
             except Exception as error:
-                self._fail(one, error)
+                self._fail(waiting, error)
 
-    def _fail(self, one: _Waiting, error: Exception) -> None:
+    def _fail(self, waiting: _Waiting, error: Exception) -> None:
         """Tell one caller, and let the worker do what is to be done about it."""
         try:
-            self._worker.on_failure(self._connected(), one.ask, error)
+            self._worker.on_failure(self._connected(), waiting.ask, error)
         except Exception:  # of any kind: this thread must not end, others wait for it
-            self._disconnect()  # whoever asks next meets the same again
+            self._disconnect()  # the next command meets the same failure
         finally:
-            one.answer.set_exception(error)
+            waiting.answer.set_exception(error)
 
     def _run(self, asks: Sequence[A]) -> Sequence[object]:
         """Run a batch until its outcome is known.
@@ -281,14 +283,14 @@ class Lane(Generic[A]):
         return self._connection
 
     def _rest(self) -> None:
-        """Have neither thread nor connection: whoever asks next begins anew."""
+        """End thread and connection; the next command starts them again."""
         self._thread = None
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def _let_go(self) -> None:
-        """A batch is answered: whoever shares its connection lets others have it."""
+        """Called after each batch: a lane that shares its connection releases it here."""
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -297,11 +299,11 @@ class Lane(Generic[A]):
         self._worker.forget()
 
 
-def _tell(one: _Waiting, told: object) -> None:
-    if isinstance(told, Exception):
-        one.answer.set_exception(told)
+def _deliver(waiting: _Waiting, result: object) -> None:
+    if isinstance(result, Exception):
+        waiting.answer.set_exception(result)
     else:
-        one.answer.set_result(told)
+        waiting.answer.set_result(result)
 
 
 def _is_lost(error: Exception) -> bool:

@@ -20,7 +20,7 @@ from bursar.core.ledger.commands import Command
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import InvariantBroken
 from bursar.core.validation import check_text
-from bursar.service.ledger.batch import Answer, Ask, Batch, Told
+from bursar.service.ledger.batch import Answer, Ask, Batch, BatchResult
 from bursar.service.ledger.batcher import Lane, Limits, ResultSink
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.ledger.prices import DeploymentPrices
@@ -105,7 +105,7 @@ class _LedgerRunner:
         self._books: dict[OrgId, Books] = {}
         self._deployment = DeploymentPrices()
 
-    def run(self, connection: Connection, asks: Sequence[Ask]) -> Sequence[Told]:
+    def run(self, connection: Connection, asks: Sequence[Ask]) -> Sequence[BatchResult]:
         """Run commands as one transaction."""
         books, deployment = self._books, self._deployment
         return Batch(connection, self._prices, books, self._clock, deployment).run(asks)

@@ -119,13 +119,13 @@ class Prefetch:
         """
         books = self._books
         slot = self._now - self._now % BURN_SLOT
-        found = (account, user, asked_by, slot)
-        if found in books.looked_up or found in self._spenders:
+        spender = (account, user, asked_by, slot)
+        if spender in books.looked_up or spender in self._spenders:
             return []
-        self._spenders.add(found)
+        self._spenders.add(spender)
         missing = self._counters(account, user, asked_by, slot)
         if not missing and books.accounts.get(account) is not None:
-            books.looked_up.add(found)
+            books.looked_up.add(spender)
         return missing
 
     def _counters(
@@ -137,7 +137,7 @@ class Prefetch:
             return missing
         path = books.path(account)
         targets = _targets(path, user)
-        missing = _rows(books.burn, ((one, slot) for one in path))
+        missing = _rows(books.burn, ((account, slot) for account in path))
         if asked_by is not None:
             targets.append((None, asked_by, False))
             missing += _rows(books.users, (asked_by,))
@@ -167,10 +167,10 @@ class Prefetch:
             return []
         path = books.path(account)
         missing = _rows(books.lanes_of, path)
-        for one in path:
-            if books.lanes_of.knows(one) and (lanes := books.lanes_of.get(one)):
+        for account in path:
+            if books.lanes_of.knows(account) and (lanes := books.lanes_of.get(account)):
                 missing += self._fronts(lanes)
-                missing += _rows(books.totals, ((one, kind) for kind in CreditKind))
+                missing += _rows(books.totals, ((account, kind) for kind in CreditKind))
         return missing
 
     def _fronts(self, lanes: tuple[GrantLane, ...]) -> Missing:
@@ -204,6 +204,6 @@ def _path(books: Books, account: AccountId) -> Missing:
 def _targets(path: tuple[AccountId, ...], user: UserId) -> list[TargetKey]:
     """Whose budgets apply to usage of `user` in the first account of `path`."""
     targets: list[TargetKey] = []
-    for one in path:
-        targets += [(one, None, False), (one, None, True), (one, user, False)]
+    for account in path:
+        targets += [(account, None, False), (account, None, True), (account, user, False)]
     return [*targets, (None, user, False)]

@@ -3,7 +3,7 @@
 It is the price book of the deployment's own org, so it has versions, events and requests like that
 of any other (B1). A batch reads it in its own transaction, together with its locks; only what has
 changed since the last one is sent. What is decided by it is written into the org's own events
-whole, rate and version: nobody needs the deployment's book to follow an org's stream.
+whole, rate and version: an org's stream can be read without the deployment's book.
 """
 
 from dataclasses import dataclass, field
@@ -40,9 +40,9 @@ class DeploymentPrices:
 
     def take(self, sent: SentStatement) -> None:
         """Know the book as it is in this transaction."""
-        found = sent.fetchone()
-        if found is not None and found[2] is not None:
-            number, now, text = found
+        row = sent.fetchone()
+        if row is not None and row[2] is not None:
+            number, now, text = row
             self._book, self._known = value_of(PriceBook, text), (number, now)
 
     def book_or(self, otherwise: PriceBook) -> PriceBook:

@@ -1,12 +1,11 @@
-"""Each org's books made from its events alone, and compared with what is stored (L1).
+"""Rebuilds the books of each org from its events alone and compares them with the rows (L1).
 
-The events are read a stretch at a time and made true one by one, by the very code that made them
-first. What they wrote besides, their own columns and postings, is compared stretch by stretch; the
-rows of the books when the last event is done. So there must be room for an org's books and not for
-all its events, and a row costs nothing but its comparison unless it differs.
+Events are read some thousands at a time and applied one by one, by the code that applied them
+first. Their columns and postings are compared as they are read, the rows of the books after the
+last event. So memory holds the books of one org and not all its events.
 
-What is read may have been changed by hand in any way. An event that cannot be read, or that the
-rules do not follow, is a difference like others: that org is left there, the next one is looked at.
+Rows may have been changed by hand in any way. An event that cannot be read, or that the rules
+reject, is a difference like others: the rebuild leaves that org and continues with the next.
 """
 
 import multiprocessing
@@ -36,14 +35,14 @@ from bursar.store.sql.connection import SNAPSHOT, Connection
 from bursar.store.sql.fragments import select_list
 from bursar.store.verify.ledger import REQUEST_CHECKS, problems
 
-STRETCH: Final = 2_000  # events that are read at once
-SHARE: Final = 20_000  # events that a worker takes at once, of one org or of several
+EVENTS_AT_ONCE: Final = 2_000  # events that are read at once
+SHARE_EVENTS: Final = 20_000  # events that a worker takes at once, of one org or of several
 FIRST, LAST = -(2**63), 2**63 - 1  # whatever numbers there are lie between
-FOR_EVER: Final = ("events", "requests")  # what is only ever compared
+IMMUTABLE: Final = ("events", "requests")  # tables that a repair never writes
 
 CLOCK_AHEAD_MAX: Final = 1_000  # microseconds by which repairs may have moved an org's clock
 
-# What the rules raise when they are shown something that never was decided.
+# What the rules raise for events that they would not have decided.
 NOT_SOUND: Final = (InvariantBroken, ValueError, TypeError, KeyError, AttributeError)
 
 OWN_ROW: Final = "select clock, frozen from orgs where org_id = %s"
@@ -77,7 +76,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A row that is not what the events make of it, or something that nothing can be made of."""
+    """A row that differs from what the events give, or an event that cannot be applied."""
 
     org: OrgId
     table: str
@@ -90,29 +89,30 @@ class Difference:
         what = " ".join((self.table, *(str(part) for part in self.key)))
         if self.wrong is not None:
             return f"{self.org}: {what}: {self.wrong}"
-        return f"{self.org}: {what}: stored {_told(self.stored)}, rebuilt {_told(self.rebuilt)}"
+        stored, rebuilt = _row_text(self.stored), _row_text(self.rebuilt)
+        return f"{self.org}: {what}: stored {stored}, rebuilt {rebuilt}"
 
     @property
-    def can_be_mended(self) -> bool:
-        """Whether the row can be written anew: it follows from events that can be followed."""
-        return self.wrong is None and self.table not in FOR_EVER
+    def is_repairable(self) -> bool:
+        """Whether a repair can rewrite the row: it follows from events that can be applied."""
+        return self.wrong is None and self.table not in IMMUTABLE
 
 
-def _told(row: Values | None) -> str:
+def _row_text(row: Values | None) -> str:
     return "nothing" if row is None else ", ".join(str(value) for value in row)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rebuilt:
-    """What came of making one org's books anew."""
+class RebuiltOrg:
+    """The result of rebuilding one org."""
 
     org: OrgId
-    events: int  # that were made true
+    events: int  # that were applied
     differences: tuple[Difference, ...]
     frozen: str | None = None  # why the org takes no commands, if it does not
 
 
-def rebuild(url: str, orgs: Mapping[OrgId, int], workers: int = 2) -> Iterator[Rebuilt]:
+def rebuild(url: str, orgs: Mapping[OrgId, int], workers: int = 2) -> Iterator[RebuiltOrg]:
     """Each org's books from its events, compared with what is stored, as they are done.
 
     `orgs` tells about how many events each has: the largest come first, so that no worker is left
@@ -133,7 +133,7 @@ def spread(
         for share in shares:
             yield from work(url, share)
         return
-    # Not forked: whoever calls this may have threads.
+    # Not forked: the caller may have threads.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(workers, len(shares)), context) as pool:
         for done in as_completed([pool.submit(work, url, share) for share in shares]):
@@ -145,36 +145,36 @@ def shared(orgs: Mapping[OrgId, int]) -> list[tuple[OrgId, ...]]:
     shares: list[tuple[OrgId, ...]] = []
     share: list[OrgId] = []
     events = 0
-    for org in sorted(orgs, key=lambda one: (-orgs[one], one)):
+    for org in sorted(orgs, key=lambda id: (-orgs[id], id)):
         share.append(org)
         events += orgs[org] + 1  # one without events takes its time too
-        if events >= SHARE:
+        if events >= SHARE_EVENTS:
             shares.append(tuple(share))
             share, events = [], 0
     return [*shares, tuple(share)] if share else shares
 
 
-def rebuild_some(url: str, orgs: Iterable[OrgId]) -> list[Rebuilt]:
+def rebuild_some(url: str, orgs: Iterable[OrgId]) -> list[RebuiltOrg]:
     """Some orgs' books from their events, each compared in a snapshot of its own."""
     with connect(url, timeouts=None) as connection:
         return [in_snapshot(connection, org) for org in orgs]
 
 
-def rebuild_one(url: str, org: OrgId) -> Rebuilt:
+def rebuild_org(url: str, org: OrgId) -> RebuiltOrg:
     """One org's books from its events, compared with what is stored."""
-    [found] = rebuild_some(url, [org])
-    return found
+    [result] = rebuild_some(url, [org])
+    return result
 
 
-def in_snapshot(connection: Connection, org: OrgId) -> Rebuilt:
+def in_snapshot(connection: Connection, org: OrgId) -> RebuiltOrg:
     """One org's books from its events, compared with what is stored, at one instant."""
     with connection.transaction(), gc_paused():
         connection.execute(SNAPSHOT)
-        return Replay(connection, org).rebuilt()
+        return OrgReplay(connection, org).run()
 
 
 @dataclass(slots=True)
-class Replay:
+class OrgReplay:
     """One org's books on their way through its events; to be used in one transaction.
 
     What is stored must not change meanwhile: a snapshot sees to that, or the lock of the org.
@@ -183,33 +183,37 @@ class Replay:
     connection: Connection
     org: OrgId
     books: Books = field(default_factory=Books)
-    found: list[Difference] = field(default_factory=list)  # so far
+    differences: list[Difference] = field(default_factory=list)  # so far
     exists: bool = True  # whether there is, or was, such an org
     _forfeits: list[Values] = field(default_factory=list)
 
-    def rebuilt(self) -> Rebuilt:
+    def run(self) -> RebuiltOrg:
         """Make all events true, and compare."""
         own = self.connection.execute(OWN_ROW, [self.org]).fetchone()
         clock, frozen = own or (0, None)
-        [(asked,)] = self.connection.execute(LAST_ASKED_FOR, [self.org]).fetchall()
-        if self._replayed(asked or 0):
-            self.exists = own is not None or asked is not None or self.books.header.number > 0
-            self._stand_at(clock)
-            self.found += self.differing()
+        [(last_requested,)] = self.connection.execute(LAST_ASKED_FOR, [self.org]).fetchall()
+        if self._replay_events(last_requested or 0):
+            self.exists = (
+                own is not None or last_requested is not None or self.books.header.number > 0
+            )
+            self._set_clock(clock)
+            self.differences += self.differing()
             for why in contradictions(self.books):
-                told = f"books made from them contradict themselves: {why}"
-                self.found.append(self._difference("events", (), wrong=told))
+                text = f"the rebuilt books contradict themselves: {why}"
+                self.differences.append(self._difference("events", (), wrong=text))
         for check in REQUEST_CHECKS:
-            for one in problems(self.connection, check, [self.org]):
-                self.found.append(self._difference("requests", (), wrong=one.told))
-        return Rebuilt(
+            for problem in problems(self.connection, check, [self.org]):
+                self.differences.append(self._difference("requests", (), wrong=problem.description))
+        return RebuiltOrg(
             org=self.org,
             events=self.books.header.number,
-            differences=tuple(sorted(self.found, key=lambda one: (one.table, one.key))),
+            differences=tuple(
+                sorted(self.differences, key=lambda difference: (difference.table, difference.key))
+            ),
             frozen=frozen,
         )
 
-    def _stand_at(self, clock: Instant) -> None:
+    def _set_clock(self, clock: Instant) -> None:
         """Let the orders stand where the stored ones do: at the last event, or moved by a repair.
 
         Anywhere else is a clock that is wrong itself.
@@ -229,28 +233,28 @@ class Replay:
 
     # Events
 
-    def _replayed(self, asked: int) -> bool:
+    def _replay_events(self, last_requested: int) -> bool:
         """Make every event true; whether that could be done, up to the last that was asked for."""
         after = FIRST
         while True:
-            stretch = self._fetched(EVENTS_AFTER, after, STRETCH)
+            stretch = self._fetched(EVENTS_AFTER, after, EVENTS_AT_ONCE)
             written = BatchWriter()
-            whole = self._made_true(stretch, written)
+            whole = self._apply(stretch, written)
             made = len(written.new["events"])
-            ended = len(stretch) < STRETCH
+            ended = len(stretch) < EVENTS_AT_ONCE
             last = LAST if whole and ended else stretch[made - 1][1] if made else after
             self._compare_written(stretch[:made], written, (after, last))
             if ended or not whole:
                 break
             after = last
         number = self.books.header.number
-        if whole and number < asked:
-            told = f"there is none, though requests were answered with events up to {asked}"
-            self.found.append(self._difference("events", (number + 1,), wrong=told))
+        if whole and number < last_requested:
+            text = f"missing, although requests have events up to {last_requested}"
+            self.differences.append(self._difference("events", (number + 1,), wrong=text))
             return False
         return whole
 
-    def _made_true(self, stretch: list[Values], written: BatchWriter) -> bool:
+    def _apply(self, stretch: list[Values], written: BatchWriter) -> bool:
         """Let events happen again, one by one; false if one cannot."""
         org, books = self.org, self.books
         number: Any = None
@@ -260,11 +264,15 @@ class Replay:
                 event = event_of(kind, body)
                 _check_fits(books, number, event)
                 evolve(books, event)
-                _check_told(books, event, body)
+                _check_hold_figures(books, event, body)
                 written.event(org, books, number, event, actor)
         except Exception as error:  # no less: a text may have been changed in any way
-            told = f"{type(error).__name__}: {error}" if kind in KINDS else f"what is a {kind}?"
-            self.found.append(self._difference("events", (number,), wrong=told))
+            text = (
+                f"{type(error).__name__}: {error}"
+                if kind in KINDS
+                else f"unknown kind of event: {kind}"
+            )
+            self.differences.append(self._difference("events", (number,), wrong=text))
             return False
         return True
 
@@ -281,7 +289,7 @@ class Replay:
                     rows = _as_of_then(rows, stored)
                 wanted = {row[1 : width + 1]: row[1:] for row in rows}
                 without_org = (row[1:] for row in stored)
-                self.found += self._compared(table, width, without_org, wanted, _itself)
+                self.differences += self._compare(table, width, without_org, wanted, _itself)
 
     # Rows
 
@@ -297,14 +305,14 @@ class Replay:
             for _, hold in self.books.holds.items()
             for place, draw in enumerate(hold.draws)
         }
-        yield from self._compared(
-            "draws", 2, self._stored("draws"), draws, lambda found: draw_values(*found)
+        yield from self._compare(
+            "draws", 2, self._stored("draws"), draws, lambda place: draw_values(*place)
         )
         forfeits = {row[1:4]: row[1:] for row in self._forfeits}
-        yield from self._compared("forfeits", 3, self._stored("forfeits"), forfeits, _itself)
+        yield from self._compare("forfeits", 3, self._stored("forfeits"), forfeits, _itself)
         own = {(): header_values(self.books)} if self.exists else {}
         stored = (_as_of_today(row) for row in self._stored("orgs"))
-        yield from self._compared("orgs", 0, stored, own, _itself)
+        yield from self._compare("orgs", 0, stored, own, _itself)
 
     def _rows_of(self, mapping: TableMapping) -> Iterator[Difference]:
         books = self.books
@@ -317,7 +325,7 @@ class Replay:
         if mapping.table == "lanes" and self.exists:  # an empty one may be there or not
             stored = (row for row in stored if row[-1])
             wanted = {lane: key for lane, key in wanted.items() if books.lane_totals.get(key)}
-        return self._compared(
+        return self._compare(
             mapping.table, len(mapping.key), stored, wanted, lambda key: mapping.to_row(books, key)
         )
 
@@ -327,7 +335,7 @@ class Replay:
     def _stored(self, table: str) -> Iterable[Values]:
         return self.connection.execute(ROWS_OF[table].encode(), [self.org])
 
-    def _compared(
+    def _compare(
         self,
         table: str,
         width: int,
@@ -338,12 +346,12 @@ class Replay:
         """Rows against what they should be, by the key that is their first columns."""
         for row in stored:
             key = row[:width]
-            found = wanted.pop(key, None)
-            should = None if found is None else to_row(found)
+            source = wanted.pop(key, None)
+            should = None if source is None else to_row(source)
             if row != should:
                 yield self._difference(table, key, stored=row, rebuilt=should)
-        for key, found in wanted.items():
-            yield self._difference(table, key, rebuilt=to_row(found))
+        for key, source in wanted.items():
+            yield self._difference(table, key, rebuilt=to_row(source))
 
     def _difference(self, table: str, key: Values, **what: Any) -> Difference:
         return Difference(org=self.org, table=table, key=key, **what)
@@ -360,26 +368,34 @@ def _table(books: Books, name: str) -> Any:
 def _check_fits(books: Books, number: int, event: Event) -> None:
     """Refuse what would never have been decided, and what following it would not end."""
     expected = books.header.number + 1
-    invariant(number == expected, "events are missing before this one", expected=expected)
+    invariant(number == expected, "events before this one are missing", expected=expected)
     if type(event) is AccountAdded:
         account = event.account
-        invariant(books.accounts.get(account.id) is None, "there are two", account=account.id)
+        invariant(
+            books.accounts.get(account.id) is None, "the account exists already", account=account.id
+        )
         root = books.header.root if account.parent is None else None
         invariant(root is None, "there is a root already", root=root)
         known = account.parent is None or books.accounts.get(account.parent) is not None
-        invariant(known, "the account above is not there", parent=account.parent)
+        invariant(known, "the parent account does not exist", parent=account.parent)
 
 
-def _check_told(books: Books, event: Event, body: str) -> None:
+def _check_hold_figures(books: Books, event: Event, body: str) -> None:
     """Refuse an event that tells of its hold what it did not make of it."""
     if isinstance(event, HoldChanged):
         hold = require(books.holds, event.hold)
-        told, is_now = (event.open, event.used), (hold.open, hold.used)
-        fine = told == is_now or not any(
-            has_field(body, name) and one != other
-            for name, one, other in zip(("open", "used"), told, is_now, strict=True)
+        recorded, is_now = (event.open, event.used), (hold.open, hold.used)
+        fine = recorded == is_now or not any(
+            has_field(body, name) and value != other
+            for name, value, other in zip(("open", "used"), recorded, is_now, strict=True)
         )
-        invariant(fine, "told open and used", hold=event.hold, told=told, is_now=is_now)
+        invariant(
+            fine,
+            "open and used of the hold differ from its event",
+            hold=event.hold,
+            recorded=recorded,
+            is_now=is_now,
+        )
 
 
 def _as_of_today(row: Values) -> Values:

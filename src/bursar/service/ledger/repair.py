@@ -1,11 +1,11 @@
-"""Writing anew what does not follow from the events: the rows that differ, and no others (L1).
+"""Rewrites the rows that differ from the rebuilt books, and no others (L1).
 
 For one org in one transaction, under its lock, with the rights of the tables' owner: the service
-itself may delete nothing. Events and requests are never touched. An org whose events cannot be
-followed is left as it is.
+cannot delete rows. Events and requests are never changed. An org whose events cannot be applied is
+left as it is.
 
-What the sweeper keeps of an org (standings, how far it has come, snapshots) is not written here: if
-any of it is wrong all of it is thrown away, and the next sweep makes it anew.
+Summaries of the sweeper (top lists, progress, snapshots) are not rewritten: if any of them is
+wrong, all of the org's are deleted, and the next sweep makes them again.
 """
 
 from collections import defaultdict
@@ -18,7 +18,7 @@ import psycopg
 from bursar.core.ids import OrgId
 from bursar.core.refusal import InvariantBroken, fail_invariant
 from bursar.service.gc_pause import gc_paused
-from bursar.service.ledger.rebuild import Difference, Rebuilt, Replay, in_snapshot, spread
+from bursar.service.ledger.rebuild import Difference, OrgReplay, RebuiltOrg, in_snapshot, spread
 from bursar.store.database import connect
 from bursar.store.ledger.loader import LOCK_ORGS
 from bursar.store.ledger.mappings import TABLE_MAPPINGS
@@ -27,7 +27,7 @@ from bursar.store.ledger.writer import FORFEITS, INSERTS, POSTINGS, UPDATES, cre
 from bursar.store.sql.arrays import column_arrays
 from bursar.store.sql.connection import Connection
 from bursar.store.sql.fragments import array_parameters
-from bursar.store.verify.ledger import Problem, problems
+from bursar.store.verify.ledger import Contradiction, problems
 from bursar.store.verify.summaries import CHECKS_OF_ONE, SUMMARIES
 
 THAW: Final = "update orgs set frozen = null where org_id = %s"
@@ -63,77 +63,81 @@ FORGET: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repaired:
+class RepairedOrg:
     """What was found of one org, and what was done about it."""
 
     org: OrgId
     events: int
-    mended: tuple[Difference, ...] = ()
-    left: tuple[Difference, ...] = ()  # what was found and could not be mended
-    forgotten: tuple[Problem, ...] = ()  # why all that sweeps have kept was thrown away, if it was
+    repaired: tuple[Difference, ...] = ()
+    remaining: tuple[Difference, ...] = ()  # what was found and could not be mended
+    dropped_summaries: tuple[
+        Contradiction, ...
+    ] = ()  # why all that sweeps have kept was thrown away, if it was
     frozen: str | None = None  # why the org took no commands when it was looked at
     thawed: bool = False  # whether it takes commands again
 
 
-def repair(url: str, orgs: Mapping[OrgId, int], workers: int = 2) -> Iterator[Repaired]:
+def repair(url: str, orgs: Mapping[OrgId, int], workers: int = 2) -> Iterator[RepairedOrg]:
     """Each org's books from its events; what differs from them is written anew."""
     yield from spread(repair_some, url, orgs, workers)
 
 
-def repair_some(url: str, orgs: Iterable[OrgId]) -> list[Repaired]:
+def repair_some(url: str, orgs: Iterable[OrgId]) -> list[RepairedOrg]:
     """Look at some orgs, and repair those that need it."""
     with connect(url, timeouts=None) as connection:
-        return [_looked_at(connection, org) for org in orgs]
+        return [_check_and_repair(connection, org) for org in orgs]
 
 
-def _looked_at(connection: Connection, org: OrgId) -> Repaired:
-    """Look at an org without being in anybody's way, as most need nothing; then repair it."""
-    found = in_snapshot(connection, org)
-    if found.frozen is None and not found.differences and not _wrong_summaries(connection, org):
-        return _untouched(found)
+def _check_and_repair(connection: Connection, org: OrgId) -> RepairedOrg:
+    """Check an org without a lock, since most need no repair; repair it if necessary."""
+    result = in_snapshot(connection, org)
+    if result.frozen is None and not result.differences and not _wrong_summaries(connection, org):
+        return _untouched(result)
     try:
         with connection.transaction(), gc_paused():
-            return repair_one(connection, org)
+            return repair_org(connection, org)
     except (psycopg.IntegrityError, InvariantBroken) as error:
-        return _untouched(found, f"it cannot be repaired: {error}")
+        return _untouched(result, f"the org cannot be repaired: {error}")
 
 
-def _untouched(found: Rebuilt, why: str | None = None) -> Repaired:
+def _untouched(result: RebuiltOrg, why: str | None = None) -> RepairedOrg:
     """An org as it was found, with what kept it from being repaired."""
-    left = found.differences
+    left = result.differences
     if why is not None:
-        left += (Difference(org=found.org, table="events", key=(), wrong=why),)
-    return Repaired(org=found.org, events=found.events, left=left, frozen=found.frozen)
+        left += (Difference(org=result.org, table="events", key=(), wrong=why),)
+    return RepairedOrg(org=result.org, events=result.events, remaining=left, frozen=result.frozen)
 
 
-def repair_one(connection: Connection, org: OrgId) -> Repaired:
+def repair_org(connection: Connection, org: OrgId) -> RepairedOrg:
     """Write anew what differs in one org, and let it take commands again; in a transaction.
 
     Books that contradict themselves are not written: then it is the events that are wrong.
     """
     is_there = bool(connection.execute(LOCK_ORGS, [[org]]).fetchall())
-    replay = Replay(connection, org)
-    found = replay.rebuilt()
-    left = tuple(one for one in found.differences if not one.can_be_mended)
-    if any(one.table != "requests" for one in left):
-        return _untouched(found)
-    mended = tuple(one for one in found.differences if one.can_be_mended)
-    if mended:
-        _mend(replay, mended, is_there=is_there)
-    if found.frozen is not None:
+    replay = OrgReplay(connection, org)
+    result = replay.run()
+    remaining = tuple(
+        difference for difference in result.differences if not difference.is_repairable
+    )
+    if any(difference.table != "requests" for difference in remaining):
+        return _untouched(result)
+    repairable = tuple(difference for difference in result.differences if difference.is_repairable)
+    if repairable:
+        _repair_rows(replay, repairable, is_there=is_there)
+    if result.frozen is not None:
         connection.execute(THAW, [org])
-    return Repaired(
+    return RepairedOrg(
         org=org,
-        events=found.events,
-        mended=mended,
-        left=left,
-        forgotten=_forget_wrong(connection, org),
-        frozen=found.frozen,
-        thawed=found.frozen is not None,
+        events=result.events,
+        repaired=repairable,
+        remaining=remaining,
+        dropped_summaries=_drop_wrong_summaries(connection, org),
+        frozen=result.frozen,
+        thawed=result.frozen is not None,
     )
 
 
-def _forget_wrong(connection: Connection, org: OrgId) -> tuple[Problem, ...]:
+def _drop_wrong_summaries(connection: Connection, org: OrgId) -> tuple[Contradiction, ...]:
     """Throw away what sweeps have kept of an org if any of it is wrong; what that was.
 
     To be asked once the rows it is made of are sound.
@@ -145,35 +149,41 @@ def _forget_wrong(connection: Connection, org: OrgId) -> tuple[Problem, ...]:
     return wrong
 
 
-def _wrong_summaries(connection: Connection, org: OrgId) -> tuple[Problem, ...]:
-    return tuple(one for check in CHECKS_OF_ONE for one in problems(connection, check, [org]))
+def _wrong_summaries(connection: Connection, org: OrgId) -> tuple[Contradiction, ...]:
+    return tuple(
+        problem for check in CHECKS_OF_ONE for problem in problems(connection, check, [org])
+    )
 
 
-def _mend(replay: Replay, found: Iterable[Difference], *, is_there: bool) -> None:
+def _repair_rows(replay: OrgReplay, differences: Iterable[Difference], *, is_there: bool) -> None:
     """Write what differs, and look again."""
     connection, org = replay.connection, replay.org
     if replay.exists:
         if not is_there:
             create_org(connection, org)
         replay.move_clock()
-    rows = [one for one in found if one.table == "postings"]
+    rows = [difference for difference in differences if difference.table == "postings"]
     rows += replay.differing()  # the clock has moved since they were found
     _write(connection, org, rows)
-    for one in replay.differing():
-        fail_invariant("what was written is not what was meant", row=str(one))
+    for difference in replay.differing():
+        fail_invariant("a repaired row still differs", row=str(difference))
 
 
 def _write(connection: Connection, org: OrgId, rows: Iterable[Difference]) -> None:
     by_table: dict[str, list[Difference]] = defaultdict(list)
-    for one in rows:
-        by_table[one.table].append(one)
-    for table, found in by_table.items():
-        new = [(org, *one.rebuilt) for one in found if one.rebuilt is not None]
+    for difference in rows:
+        by_table[difference.table].append(difference)
+    for table, differences in by_table.items():
+        new = [
+            (org, *difference.rebuilt)
+            for difference in differences
+            if difference.rebuilt is not None
+        ]
         if table == "orgs":
             connection.execute(UPDATES[table], column_arrays(new, 0))
             continue
         # An empty lane that is stored is no difference, but it is in the way of a full one.
-        keys = [(org, *one.key) for one in found]
+        keys = [(org, *difference.key) for difference in differences]
         connection.execute(DELETES[table].encode(), column_arrays(keys, 0))
         if new:
             connection.execute(INSERTS[table], column_arrays(new, 0))

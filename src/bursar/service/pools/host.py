@@ -25,7 +25,7 @@ from bursar.core.ids import NodeId, OrgId, PoolId
 from bursar.core.instant import Instant
 from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.service.database import Database
-from bursar.service.jobs import Jobs, through
+from bursar.service.jobs import Jobs, run_asks_through
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.pools.leader import PoolLeader
@@ -68,7 +68,7 @@ class Pools:
         self._connections = Connections(partial(database.connect, PATIENCE))
         self._open = ExitStack()
         self._carried = ExitStack()
-        asked = through(ledger)
+        asked = run_asks_through(ledger)
         self._relays = RelayWorkers(
             database.connect, lambda one: Jobs(one, asked, clock), self.keepers, clock
         )

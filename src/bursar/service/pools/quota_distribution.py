@@ -33,7 +33,14 @@ from bursar.service.keys import DEPLOYMENT
 from bursar.service.pools.pool import PoolHandle
 from bursar.service.queries.settings import settings_of
 from bursar.service.workers.worker import DatabaseWorker, Task, Turn
-from bursar.store.jobs.quota_slices import Kept, enter, quotas_of, save_slices, slices_of, undivided
+from bursar.store.jobs.quota_slices import (
+    StoredSlice,
+    enter,
+    quotas_of,
+    save_slices,
+    slices_of,
+    undivided,
+)
 from bursar.store.ledger.loader import lock_orgs
 from bursar.store.sql.connection import Connection, money_time
 
@@ -49,8 +56,8 @@ _log = logging.getLogger(__name__)
 class _Plan(NamedTuple):
     """The parts of an org's quotas, and which of them are others than they were."""
 
-    kept: dict[tuple[str, PoolId], Kept]
-    changed: list[Kept]
+    kept: dict[tuple[str, PoolId], StoredSlice]
+    changed: list[StoredSlice]
 
 
 class QuotaDistributor:
@@ -124,7 +131,7 @@ class QuotaDistributor:
                 self._tell(name, partial(_allot, slices=tuple(slices)))
 
     def _untold(
-        self, kept: Iterable[Kept], seen: Mapping[PoolId, Mapping[str, SliceReport]]
+        self, kept: Iterable[StoredSlice], seen: Mapping[PoolId, Mapping[str, SliceReport]]
     ) -> dict[PoolId, list[Slice]]:
         """What pools do not know yet."""
         found: dict[PoolId, list[Slice]] = defaultdict(list)
@@ -136,7 +143,9 @@ class QuotaDistributor:
                 found[part.pool].append(part.slice)
         return found
 
-    def _divided(self, org: OrgId, seen: Mapping[PoolId, Mapping[str, SliceReport]]) -> list[Kept]:
+    def _divided(
+        self, org: OrgId, seen: Mapping[PoolId, Mapping[str, SliceReport]]
+    ) -> list[StoredSlice]:
         """The parts of an org's quotas, divided anew; the org is locked only if they are others."""
         now = self._clock(self._connection)
         with self._connection.transaction():
@@ -156,12 +165,14 @@ class QuotaDistributor:
         plan = _Plan({}, [])
         for quota, number in quotas_of(self._connection, org):
             pools = sorted({*seen, *(pool for of, pool in known if of == quota.id)})
-            old = [known.get((quota.id, pool), Kept(first_slice(quota, pool))) for pool in pools]
+            old = [
+                known.get((quota.id, pool), StoredSlice(first_slice(quota, pool))) for pool in pools
+            ]
             said = {name: told[quota.id] for name, told in seen.items() if quota.id in told}
             new = rebalance(quota, [one.part for one in old], said, now)
             for before, part in zip(old, new, strict=True):
                 heard = said.get(part.pool, SliceReport()).n
-                kept = Kept(part, max(before.known, min(heard, part.slice.n)), number)
+                kept = StoredSlice(part, max(before.known, min(heard, part.slice.n)), number)
                 plan.kept[quota.id, part.pool] = kept
                 if kept != before:
                     plan.changed.append(kept)

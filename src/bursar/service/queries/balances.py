@@ -25,14 +25,14 @@ from bursar.service.ledger.batch import FIRST_KEYS, MOST_KEYS, OrgUnknown
 from bursar.service.ledger.prefetch import Prefetch
 from bursar.service.ledger.prices import prices_now
 from bursar.service.queries.history import past_view
-from bursar.store.ledger.loader import Wanted, load, read_org
+from bursar.store.ledger.loader import WantedRows, load, read_org
 from bursar.store.sql.connection import SNAPSHOT, Connection, money_time
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen(Generic[T]):
+class AsOf(Generic[T]):
     """An answer, and what it knew."""
 
     value: T
@@ -40,7 +40,7 @@ class Seen(Generic[T]):
     at: Instant  # the instant it is about
 
 
-class Standing(NamedTuple):
+class AccountSummary(NamedTuple):
     """What an account has, and of what it is made."""
 
     balance: Balance
@@ -48,7 +48,7 @@ class Standing(NamedTuple):
     expiring: tuple[Expiring, ...]  # the next first
 
 
-class Looking:
+class LedgerReads:
     """Questions about orgs, each in a snapshot of its own."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Looking:
         *,
         context: Context = NO_CONTEXT,
         user: UserId | None = None,
-    ) -> Seen[Balance | Refusal]:
+    ) -> AsOf[Balance | Refusal]:
         """What an account owns, can spend, has used and owes."""
 
         def ask(books: Books, now: Instant) -> Balance | Refusal:
@@ -78,57 +78,57 @@ class Looking:
                 return Refusal(Code.ACCOUNT_UNKNOWN, {"account": account})
             return core.balance(books, account, now, context=context, user=user)
 
-        return self._asked(org, ask, lambda now: _of_balance(account, now))
+        return self._evaluate(org, ask, lambda now: _of_balance(account, now))
 
-    def standing(
+    def summary(
         self, org: OrgId, account: AccountId, context: Context, user: UserId | None, most: int
-    ) -> Seen["Standing | Refusal"]:
+    ) -> AsOf["AccountSummary | Refusal"]:
         """A balance with the first of the account's grants and of its expirations, all at once."""
 
-        def ask(books: Books, now: Instant) -> Standing | Refusal:
+        def ask(books: Books, now: Instant) -> AccountSummary | Refusal:
             if books.accounts.get(account) is None:
                 return Refusal(Code.ACCOUNT_UNKNOWN, {"account": account})
-            return Standing(
+            return AccountSummary(
                 core.balance(books, account, now, context=context, user=user),
                 core.by_grant(books, account, now, most),
                 core.expiring(books, account, now, NEVER - 1 - now, most),
             )
 
-        return self._asked(org, ask, lambda now: _of_balance(account, now))
+        return self._evaluate(org, ask, lambda now: _of_balance(account, now))
 
-    def expiring(self, org: OrgId, account: AccountId, within: int) -> Seen[tuple[Expiring, ...]]:
+    def expiring(self, org: OrgId, account: AccountId, within: int) -> AsOf[tuple[Expiring, ...]]:
         """The credits of an account that lapse within so many microseconds, the next first."""
-        return self._asked(org, lambda books, now: core.expiring(books, account, now, within))
+        return self._evaluate(org, lambda books, now: core.expiring(books, account, now, within))
 
-    def quote(self, org: OrgId, ask: Reserve, likely_ms: int | None = None) -> Seen[Quote]:
+    def quote(self, org: OrgId, ask: Reserve, likely_ms: int | None = None) -> AsOf[Quote]:
         """What a hold would take, and what forbids it."""
 
         def ahead(now: Instant) -> Iterable[MissingRow | MissingRange]:
             return Prefetch(Books(complete=False), now).missing_for(ask)
 
-        def told(books: Books, now: Instant) -> Quote:
+        def answer(books: Books, now: Instant) -> Quote:
             return quote(books, ask, now, likely_ms)
 
-        return self._asked(org, told, ahead, priced=True)
+        return self._evaluate(org, answer, ahead, priced=True)
 
     def past(
         self, org: OrgId, at: Instant, known_at: Instant, account: AccountId | None = None
-    ) -> Seen[dict[GrantId, GrantView]]:
+    ) -> AsOf[dict[GrantId, GrantView]]:
         """Every grant, or those of an account, as of one instant, as known at another."""
         with self._connection.transaction():
             self._connection.execute(SNAPSHOT)
             number = self._org(org, Books(complete=False))
-            found = past_view(self._connection, org, number, at, known_at, account)
-            return Seen(value=found, number=number, at=at)
+            grants = past_view(self._connection, org, number, at, known_at, account)
+            return AsOf(value=grants, number=number, at=at)
 
-    def _asked(
+    def _evaluate(
         self,
         org: OrgId,
         ask: Callable[[Books, Instant], T],
         ahead: Callable[[Instant], Iterable[MissingRow | MissingRange]] = lambda _: (),
         *,
         priced: bool = False,
-    ) -> Seen[T]:
+    ) -> AsOf[T]:
         """Put a question to as much of the books as it takes; to prices too, if it is `priced`."""
         books = Books(complete=False)
         self.rounds = 0
@@ -138,7 +138,7 @@ class Looking:
             if priced:
                 books.deployment = prices_now(self._connection, self._prices)
             now = max(self._clock(self._connection), books.header.now)
-            wanted = [Wanted(org, what) for what in ahead(now)]
+            wanted = [WantedRows(org, what) for what in ahead(now)]
             most = FIRST_KEYS
             while True:
                 if wanted:
@@ -146,16 +146,16 @@ class Looking:
                     load(self._connection, {org: books}, wanted, most)
                     most = min(2 * most, MOST_KEYS)
                 try:
-                    return Seen(value=ask(books, now), number=number, at=now)
+                    return AsOf(value=ask(books, now), number=number, at=now)
                 except NotLoaded as missing:
-                    wanted = [Wanted(org, missing.what)]
+                    wanted = [WantedRows(org, missing.what)]
 
     def _org(self, org: OrgId, books: Books) -> int:
-        found = read_org(self._connection, org)
-        if found is None:
+        row = read_org(self._connection, org)
+        if row is None:
             raise OrgUnknown(org)
-        found.fill(books)
-        return found.number
+        row.fill(books)
+        return row.number
 
 
 def _of_balance(account: AccountId, now: Instant) -> Iterable[MissingRow]:
@@ -172,5 +172,5 @@ def _of_balance(account: AccountId, now: Instant) -> Iterable[MissingRow]:
 def tier_of(connection: Connection, org: OrgId) -> str | None:
     """An org's own tier, if it has one; None also if there is no such org."""
     with connection.transaction():
-        found = read_org(connection, org)
-        return None if found is None else found.tier
+        row = read_org(connection, org)
+        return None if row is None else row.tier

@@ -83,8 +83,8 @@ def add_snapshots(connection: Connection, org: OrgId, number: int) -> int:
 def _last(connection: Connection, org: OrgId) -> Snapshot:
     with connection.transaction():
         restrict_to_orgs(connection, [org])
-        found = newest(connection, org, NEVER)
-        return found or Snapshot(number=0, at=0, grants=NO_VIEWS)
+        snapshot = newest(connection, org, NEVER)
+        return snapshot or Snapshot(number=0, at=0, grants=NO_VIEWS)
 
 
 def _next(connection: Connection, org: OrgId, last: Snapshot, until: int) -> Snapshot:
@@ -92,6 +92,6 @@ def _next(connection: Connection, org: OrgId, last: Snapshot, until: int) -> Sna
     with connection.transaction():
         restrict_to_orgs(connection, [org])
         grants = fold_grants(events_after(connection, org, last.number, until), last.grants)
-        found = Snapshot(number=until, at=recorded_at(connection, org, until), grants=grants)
-        keep(connection, org, found)
-        return found
+        snapshot = Snapshot(number=until, at=recorded_at(connection, org, until), grants=grants)
+        keep(connection, org, snapshot)
+        return snapshot

@@ -32,7 +32,7 @@ _LOST: Final = (
 )
 
 
-class Readers:
+class ReadPool:
     """Questions to the database, answered by a few threads."""
 
     def __init__(self, connect: Callable[[], Connection], threads: int = 4) -> None:
@@ -46,9 +46,9 @@ class Readers:
         """The answer to a question, when it has come."""
         if not self._waiting.acquire(blocking=False):
             raise Busy(f"{WAITING_MAX} questions are waiting already")
-        asked = self._threads.submit(self._asked, question)
-        asked.add_done_callback(lambda _: self._waiting.release())
-        return asked
+        future = self._threads.submit(self._run, question)
+        future.add_done_callback(lambda _: self._waiting.release())
+        return future
 
     def close(self) -> None:
         """Answer what was asked, then stop."""
@@ -56,7 +56,7 @@ class Readers:
         for connection in self._open:
             connection.close()
 
-    def _asked(self, question: Callable[[Connection], T]) -> T:
+    def _run(self, question: Callable[[Connection], T]) -> T:
         deadline = time.monotonic() + TRIES_S
         while True:
             try:

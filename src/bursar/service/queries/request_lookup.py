@@ -2,14 +2,14 @@
 
 from bursar.core.ids import OrgId
 from bursar.core.ledger.commands import Command
-from bursar.store.ledger.id_lookup import asker_of
+from bursar.store.ledger.id_lookup import first_actor
 from bursar.store.ledger.loader import ask_replies, replies
 from bursar.store.sql.connection import Connection, restrict_to_orgs
 
-__all__ = ["asker_of", "first_asked"]
+__all__ = ["first_actor", "first_command"]
 
 
-def first_asked(connection: Connection, org: OrgId, key: str) -> Command | None:
+def first_command(connection: Connection, org: OrgId, key: str) -> Command | None:
     """The command that was asked under a key; None if the key is new."""
     with connection.transaction():
         restrict_to_orgs(connection, [org])

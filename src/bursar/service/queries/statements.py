@@ -26,12 +26,12 @@ from bursar.core.ledger.events import (
 from bursar.core.ledger.history import sum_owned
 from bursar.core.ledger.values import Compartment
 from bursar.core.money import Micros
-from bursar.service.queries.balances import Seen
-from bursar.service.queries.usage import Facts, Wanted, enter, facts_of, numbers_in
+from bursar.service.queries.balances import AsOf
+from bursar.service.queries.usage import Facts, RequestedPeriod, enter, facts_of, numbers_in
 from bursar.store.ledger import statements as store
 from bursar.store.ledger import usage
 from bursar.store.ledger.snapshots import newest, recorded_at
-from bursar.store.ledger.statements import LAST_PLACE, Place, PostingRow, Told
+from bursar.store.ledger.statements import LAST_PLACE, ActedEvent, Place, PostingRow
 from bursar.store.sql.connection import Connection
 
 Parts: TypeAlias = Mapping[Compartment, Micros]
@@ -39,7 +39,7 @@ MOST: Final = 1_000  # lines on a page
 _ENDS: Final = (ChargeBooked, ChargeReversed, HoldClosed)  # written when a job had its result
 
 
-class Line(NamedTuple):
+class StatementLine(NamedTuple):
     """One posting, and whose it is."""
 
     at: Instant  # recorded
@@ -60,12 +60,12 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
+class AccountStatement:
     """A page of a statement; `opening` and `closing` are those of its lines."""
 
     period: Period
     opening: Parts
-    lines: tuple[Line, ...]
+    lines: tuple[StatementLine, ...]
     closing: Parts
     next: Place | None  # behind which the next page begins; None if there is none
 
@@ -77,30 +77,30 @@ class Statements:
         self._connection = connection
 
     def page(
-        self, org: OrgId, account: str, wanted: Wanted, after: Place | None, most: int
-    ) -> Seen[Statement | None]:
+        self, org: OrgId, account: str, wanted: RequestedPeriod, after: Place | None, most: int
+    ) -> AsOf[AccountStatement | None]:
         """The lines of a period behind a place; None if there is no such account."""
         with self._connection.transaction():
             here = enter(self._connection, org)
             facts = usage.accounts(self._connection, org, [account]).get(account)
             if facts is None:
-                return Seen(value=None, number=here.number, at=here.now)
-            period = wanted.found(facts.time_zone, here.now)
+                return AsOf(value=None, number=here.number, at=here.now)
+            period = wanted.resolve(facts.time_zone, here.now)
             first, last = numbers_in(self._connection, org, period, here.number)
             behind = (first, LAST_PLACE)
             if after is not None:
                 behind = min(max(after, behind), (last, LAST_PLACE))
-            found = store.lines(self._connection, org, account, behind, last, most + 1)
-            lines = self._told(org, found[:most])
+            rows = store.lines(self._connection, org, account, behind, last, most + 1)
+            lines = self._lines(org, rows[:most])
             opening = self._recorded(org, account, behind)
-            statement = Statement(
+            statement = AccountStatement(
                 period=period,
                 opening=opening,
                 lines=lines,
                 closing=moved(opening, lines),
-                next=(found[most - 1].number, found[most - 1].place) if len(found) > most else None,
+                next=(rows[most - 1].number, rows[most - 1].place) if len(rows) > most else None,
             )
-            return Seen(value=statement, number=here.number, at=here.now)
+            return AsOf(value=statement, number=here.number, at=here.now)
 
     def _recorded(self, org: OrgId, account: str, upto: Place) -> Parts:
         """What an account's grants had once all up to and with a posting was recorded."""
@@ -116,20 +116,20 @@ class Statements:
             _move(parts, source, target, amount)
         return parts
 
-    def _told(self, org: OrgId, found: Sequence[PostingRow]) -> tuple[Line, ...]:
-        events = store.events(self._connection, org, {one.number for one in found})
-        happened = [told.event for told in events.values()]
+    def _lines(self, org: OrgId, rows: Sequence[PostingRow]) -> tuple[StatementLine, ...]:
+        events = store.events(self._connection, org, {row.number for row in rows})
+        happened = [recorded.event for recorded in events.values()]
         facts = facts_of(self._connection, org, happened)
         ended = {_hold_in(event, facts) for event in happened if isinstance(event, _ENDS)}
         results = store.results(self._connection, org, {hold for hold in ended if hold})
-        return tuple(_line(one, events[one.number], facts, results) for one in found)
+        return tuple(_line(row, events[row.number], facts, results) for row in rows)
 
 
-def moved(opening: Parts, lines: Sequence[Line]) -> Parts:
+def moved(opening: Parts, lines: Sequence[StatementLine]) -> Parts:
     """What there is after lines."""
     parts = dict(opening)
-    for one in lines:
-        _move(parts, one.source, one.target, one.amount)
+    for line in lines:
+        _move(parts, line.source, line.target, line.amount)
     return parts
 
 
@@ -139,25 +139,27 @@ def _move(parts: dict[Compartment, Micros], source: str | None, target: str, by:
     parts[Compartment(target)] += by
 
 
-def _line(one: PostingRow, told: Told, facts: Facts, results: Mapping[str, str]) -> Line:
-    event = told.event
+def _line(
+    row: PostingRow, recorded: ActedEvent, facts: Facts, results: Mapping[str, str]
+) -> StatementLine:
+    event = recorded.event
     hold_id = _hold_in(event, facts)
     hold = None if hold_id is None else facts.holds[hold_id]
-    return Line(
+    return StatementLine(
         at=event.at,
-        effective_at=one.effective_at,
-        number=one.number,
+        effective_at=row.effective_at,
+        number=row.number,
         kind=type(event).__name__,
-        grant=one.grant,
-        grant_kind=one.grant_kind,
-        source=one.source,
-        target=one.target,
-        amount=one.amount,
+        grant=row.grant,
+        grant_kind=row.grant_kind,
+        source=row.source,
+        target=row.target,
+        amount=row.amount,
         hold=hold_id,
         charge=_charge_in(event),
         user=hold.user if hold else None,
         job=hold.context.job if hold else None,
-        actor=told.actor or None,
+        actor=recorded.actor or None,
         cached_from=results.get(hold_id or "") if isinstance(event, _ENDS) else None,
     )
 

@@ -1,12 +1,12 @@
-"""Top lists: who has, used or burns the most, as of the last sweep (L15).
+"""Top lists: the accounts and users that own, used or burn the most, as of the last sweep (L15).
 
-Standings are kept by the sweeper and read by index: a list costs its length, whatever exists. A
-refresh reads the events since the last one, works out anew who was touched by them, and whose rate
-has fallen because time has passed, and nobody else.
+The sweeper maintains the entries; a list is read by index and costs its length. A refresh reads the
+events since the last one and computes the figures of the accounts and users that they changed, and
+of those whose burn rate has fallen with time.
 
-Roads not taken. An index over `accounts.used`: every charge would have to write it, up to the root.
-Summing when asked: costs what exists. What a user used is kept nowhere else, so it is added up
-here, from the same events.
+Rejected. An index over `accounts.used`: every charge would have to write it, up to the root.
+Summing when a list is read: costs what exists. A user's usage is stored nowhere else, so it is
+summed here, from the same events.
 """
 
 from collections import defaultdict
@@ -26,15 +26,15 @@ from bursar.core.ledger.events import (
 )
 from bursar.core.ledger.values import Compartment
 from bursar.service.ledger.batch import OrgUnknown
-from bursar.service.queries.balances import Seen
+from bursar.service.queries.balances import AsOf
 from bursar.store.ledger import summaries
 from bursar.store.ledger.loader import read_org
-from bursar.store.ledger.summaries import Behind, Figures, Named, Noted, Standing
+from bursar.store.ledger.summaries import Figures, OrgKey, OrgToSweep, SweepRecord, TopListEntry
 from bursar.store.sql.connection import SNAPSHOT, Connection, restrict_to_orgs
 from bursar.store.worker_leases import last_done
 
-SWEEP: Final = "sweeper"  # the duty under which standings are kept
-MOST: Final = 1_000  # places in a list
+SWEEPER: Final = "sweeper"  # the worker that maintains the lists
+PLACES_MAX: Final = 1_000  # places in a list
 CHUNK: Final = 10_000  # subjects that are worked out at once
 
 REFRESH: Final = "set transaction isolation level repeatable read"
@@ -57,7 +57,7 @@ class Measure(StrEnum):
     WEEK = "week"  # the same over the last seven days
 
 
-class Top:
+class TopLists:
     """Questions for the first places."""
 
     def __init__(self, connection: Connection) -> None:
@@ -65,20 +65,20 @@ class Top:
 
     def within(
         self, org: OrgId, subject: Subject, measure: Measure, most: int
-    ) -> Seen[tuple[Standing, ...]]:
+    ) -> AsOf[tuple[TopListEntry, ...]]:
         """The first of one org, and up to which event and instant that is so."""
         _check(subject, measure, most)
         with self._connection.transaction():
             self._connection.execute(SNAPSHOT)
             if read_org(self._connection, org) is None:
                 raise OrgUnknown(org)
-            found = summaries.top_of_org(self._connection, org, subject, measure, most)
+            entries = summaries.top_of_org(self._connection, org, subject, measure, most)
             number, at = summaries.swept(self._connection, org)
-            return Seen(value=tuple(found), number=number, at=at)
+            return AsOf(value=tuple(entries), number=number, at=at)
 
     def over_all(
         self, subject: Subject, measure: Measure, most: int
-    ) -> tuple[tuple[Standing, ...], Instant]:
+    ) -> tuple[tuple[TopListEntry, ...], Instant]:
         """The first over all orgs, and since when every org's events are in it.
 
         For the operator: it goes across tenants. Each place tells what was known of its org.
@@ -86,15 +86,15 @@ class Top:
         _check(subject, measure, most)
         with self._connection.transaction():
             self._connection.execute(SNAPSHOT)
-            found = summaries.top_of_all(self._connection, subject, measure, most)
-            return tuple(found), last_done(self._connection, SWEEP)
+            entries = summaries.top_of_all(self._connection, subject, measure, most)
+            return tuple(entries), last_done(self._connection, SWEEPER)
 
 
 def _check(subject: Subject, measure: Measure, most: int) -> None:
     if subject is Subject.USER and measure is Measure.AVAILABLE:
         raise ValueError("users own nothing")
-    if not 1 <= most <= MOST:
-        raise ValueError(f"a list has 1 to {MOST} places, not {most}")
+    if not 1 <= most <= PLACES_MAX:
+        raise ValueError(f"a list has 1 to {PLACES_MAX} places, not {most}")
 
 
 # Keeping them
@@ -110,7 +110,11 @@ def refresh(connection: Connection, orgs: Sequence[OrgId], now: Instant) -> int:
         connection.execute(REFRESH)
         restrict_to_orgs(connection, orgs)
         dues = summaries.next_due(connection, orgs, now)
-        here = [one for one in summaries.behind(connection, orgs) if (dues[one.org] or NEVER) > now]
+        here = [
+            state
+            for state in summaries.sweep_states(connection, orgs)
+            if (dues[state.org] or NEVER) > now
+        ]
         if here:
             _refresh(connection, here, now, dues)
         return len(orgs) - len(here)
@@ -118,59 +122,65 @@ def refresh(connection: Connection, orgs: Sequence[OrgId], now: Instant) -> int:
 
 def _refresh(
     connection: Connection,
-    orgs: Sequence[Behind],
+    orgs: Sequence[OrgToSweep],
     now: Instant,
     dues: dict[OrgId, Instant | None],
 ) -> None:
-    _note(connection, orgs, now, dues, {})  # first: another sweep of these orgs waits, or fails
-    touched = _touched(connection, orgs)
-    turned = [one.org for one in orgs if one.swept_at < now - now % BURN_SLOT]
+    _save_sweeps(
+        connection, orgs, now, dues, {}
+    )  # first: another sweep of these orgs waits, or fails
+    touched = _find_changed(connection, orgs)
+    turned = [state.org for state in orgs if state.swept_at < now - now % BURN_SLOT]
     for org, subject, subject_id in summaries.burning(connection, turned):
         (touched.accounts if subject == Subject.ACCOUNT else touched.users).add((org, subject_id))
     for accounts in _chunks(touched.accounts):
-        _stand(connection, Subject.ACCOUNT, summaries.accounts_now(connection, accounts, now))
-    summaries.add_spending(connection, [(*who, at, sum_) for (who, at), sum_ in touched.slots()])
+        _save_entries(
+            connection, Subject.ACCOUNT, summaries.accounts_now(connection, accounts, now)
+        )
+    summaries.add_user_burn(connection, [(*who, at, sum_) for (who, at), sum_ in touched.slots()])
     for users in _chunks(touched.users):
         added = [(*user, touched.spent_by(user)) for user in users]
-        _stand(connection, Subject.USER, summaries.users_now(connection, added, now))
+        _save_entries(connection, Subject.USER, summaries.users_now(connection, added, now))
     boundary = now - now % BURN_SLOT + BURN_SLOT
-    burning = summaries.burning_orgs(connection, [one.org for one in orgs])
-    _note(connection, orgs, now, dues, dict.fromkeys(burning, boundary))
+    burning = summaries.burning_orgs(connection, [state.org for state in orgs])
+    _save_sweeps(connection, orgs, now, dues, dict.fromkeys(burning, boundary))
 
 
-def _note(
+def _save_sweeps(
     connection: Connection,
-    orgs: Iterable[Behind],
+    orgs: Iterable[OrgToSweep],
     now: Instant,
     dues: dict[OrgId, Instant | None],
     turns: dict[OrgId, Instant],
 ) -> None:
     """Write down how far the sweep has come, and when these orgs must be looked at again."""
-    noted = [
-        Noted(one.org, one.number, now, min(dues[one.org] or NEVER, turns.get(one.org, NEVER)))
-        for one in orgs
+    sweeps = [
+        SweepRecord(
+            org.org, org.number, now, min(dues[org.org] or NEVER, turns.get(org.org, NEVER))
+        )
+        for org in orgs
     ]
-    summaries.note_sweeps(connection, noted)
+    summaries.save_sweeps(connection, sweeps)
 
 
 @dataclass(slots=True)
-class _Touched:
+class _Changed:
     """Who has something else than before."""
 
-    accounts: set[Named] = field(default_factory=set)
-    users: set[Named] = field(default_factory=set)
-    spent: dict[Named, dict[Instant, int]] = field(default_factory=dict)  # by user and slot
+    accounts: set[OrgKey] = field(default_factory=set)
+    users: set[OrgKey] = field(default_factory=set)
+    spent: dict[OrgKey, dict[Instant, int]] = field(default_factory=dict)  # by user and slot
 
-    def spend(self, user: Named, slots: dict[Instant, int]) -> None:
+    def spend(self, user: OrgKey, slots: dict[Instant, int]) -> None:
         self.users.add(user)
         mine = self.spent.setdefault(user, defaultdict(int))
         for slot, amount in slots.items():
             mine[slot] += amount
 
-    def spent_by(self, user: Named) -> int:
+    def spent_by(self, user: OrgKey) -> int:
         return sum(self.spent.get(user, {}).values())
 
-    def slots(self) -> Iterator[tuple[tuple[Named, Instant], int]]:
+    def slots(self) -> Iterator[tuple[tuple[OrgKey, Instant], int]]:
         for user, slots in self.spent.items():
             for slot, amount in slots.items():
                 yield (user, slot), amount
@@ -180,9 +190,9 @@ class _Usage:
     """What events spent, by the hold, charge or debt that they name, and by slot."""
 
     def __init__(self) -> None:
-        self.grants: set[Named] = set()
-        self.of_holds: dict[Named, dict[Instant, int]] = {}  # and debts: a hold's has its id
-        self.of_charges: dict[Named, dict[Instant, int]] = {}
+        self.grants: set[OrgKey] = set()
+        self.of_holds: dict[OrgKey, dict[Instant, int]] = {}  # and debts: a hold's has its id
+        self.of_charges: dict[OrgKey, dict[Instant, int]] = {}
 
     def add(self, org: OrgId, event: Event) -> None:
         """Take in one event."""
@@ -208,12 +218,12 @@ class _Usage:
         return self.of_holds.setdefault((org, event.hold), {})
 
 
-def _touched(connection: Connection, orgs: Sequence[Behind]) -> _Touched:
+def _find_changed(connection: Connection, orgs: Sequence[OrgToSweep]) -> _Changed:
     """Who was touched by what happened since the last sweep."""
     usage = _Usage()
     for org, event in summaries.events_since(connection, orgs):
         usage.add(org, event)
-    touched = _Touched(accounts=summaries.owners(connection, usage.grants))
+    touched = _Changed(accounts=summaries.owners(connection, usage.grants))
     holds = summaries.holds_of_charges(connection, usage.of_charges)
     named = {*usage.of_holds, *holds.values()}
     spenders = summaries.spenders(connection, named)
@@ -228,26 +238,26 @@ def _touched(connection: Connection, orgs: Sequence[Behind]) -> _Touched:
     return touched
 
 
-def _stand(connection: Connection, subject: Subject, figures: Collection[Figures]) -> None:
-    summaries.set_standings(
+def _save_entries(connection: Connection, subject: Subject, figures: Collection[Figures]) -> None:
+    summaries.save_entries(
         connection,
         [
-            (one.org, subject.value, measure.value, one.subject_id, value)
-            for one in figures
-            for measure, value in _values(one)
+            (subject_figures.org, subject.value, measure.value, subject_figures.subject_id, value)
+            for subject_figures in figures
+            for measure, value in _values(subject_figures)
         ],
     )
 
 
-def _values(one: Figures) -> Iterator[tuple[Measure, int]]:
-    """What somebody stands with; a rate is not negative, though more may have been given back."""
-    yield Measure.AVAILABLE, one.available
-    yield Measure.USED, one.used
-    yield Measure.DAY, max(one.day, 0) * DAY // (summaries.DAY_SLOTS * BURN_SLOT)
-    yield Measure.WEEK, max(one.week, 0) * DAY // (BURN_SLOTS * BURN_SLOT)
+def _values(figures: Figures) -> Iterator[tuple[Measure, int]]:
+    """The figures by measure; a rate is at least 0, even if more was given back."""
+    yield Measure.AVAILABLE, figures.available
+    yield Measure.USED, figures.used
+    yield Measure.DAY, max(figures.day, 0) * DAY // (summaries.DAY_SLOTS * BURN_SLOT)
+    yield Measure.WEEK, max(figures.week, 0) * DAY // (BURN_SLOTS * BURN_SLOT)
 
 
-def _chunks(found: Collection[T]) -> Iterator[list[T]]:
-    all_of_them = list(found)
+def _chunks(items: Collection[T]) -> Iterator[list[T]]:
+    all_of_them = list(items)
     for first in range(0, len(all_of_them), CHUNK):
         yield all_of_them[first : first + CHUNK]

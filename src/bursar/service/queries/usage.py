@@ -37,7 +37,7 @@ from bursar.core.ledger.values import Compartment
 from bursar.core.metering import Meter
 from bursar.core.money import Micros
 from bursar.service.ledger.batch import OrgUnknown
-from bursar.service.queries.balances import Seen
+from bursar.service.queries.balances import AsOf
 from bursar.store.ledger import usage as store
 from bursar.store.ledger.loader import read_org
 from bursar.store.ledger.snapshots import last_recorded
@@ -71,13 +71,13 @@ class BadRange(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestedPeriod:
     """A period [start, end) as it is asked for: what is left out follows from the rest."""
 
     start: Instant | None = None
     end: Instant | None = None
 
-    def found(self, time_zone: str, now: Instant) -> Period:
+    def resolve(self, time_zone: str, now: Instant) -> Period:
         """The period; without an end it lasts until now, without a start since its month began."""
         end = now + 1 if self.end is None else self.end
         if end < 1:
@@ -93,7 +93,7 @@ class Wanted:
         return Period(start=max(start, 0), end=end)
 
 
-class Here(NamedTuple):
+class OrgSnapshot(NamedTuple):
     """An org as it is in a snapshot."""
 
     number: int  # of its last event
@@ -101,14 +101,14 @@ class Here(NamedTuple):
     root: str | None
 
 
-def enter(connection: Connection, org: OrgId) -> Here:
+def enter(connection: Connection, org: OrgId) -> OrgSnapshot:
     """Begin to look at an org, in a snapshot that lasts as long as the transaction."""
     connection.execute(SNAPSHOT)
-    found = read_org(connection, org)
-    if found is None:
+    row = read_org(connection, org)
+    if row is None:
         raise OrgUnknown(org)
-    number, now, _, _, root, *_ = found.values
-    return Here(number, max(money_time(connection), now), root)
+    number, now, _, _, root, *_ = row.values
+    return OrgSnapshot(number, max(money_time(connection), now), root)
 
 
 def numbers_in(connection: Connection, org: OrgId, period: Period, number: int) -> tuple[int, int]:
@@ -168,19 +168,19 @@ class Facts:
     @property
     def accounts(self) -> set[str]:
         """All accounts that used something."""
-        of_holds = {one.account for one in self.holds.values()}
-        return of_holds | {one.account for one in self.debts.values()}
+        of_holds = {hold.account for hold in self.holds.values()}
+        return of_holds | {debt.account for debt in self.debts.values()}
 
 
 def facts_of(connection: Connection, org: OrgId, events: Collection[Event]) -> Facts:
     """What events name."""
-    charges = store.charges(connection, org, {id for one in events for id in _charges_in(one)})
+    charges = store.charges(connection, org, {id for event in events for id in _charges_in(event)})
     debts = store.debts(
-        connection, org, {one.debt for one in events if isinstance(one, DebtRepaid)}
+        connection, org, {event.debt for event in events if isinstance(event, DebtRepaid)}
     )
-    holds: set[str] = {one.hold for one in events if isinstance(one, HoldChanged)}
-    holds |= {one.hold for one in charges.values()}
-    holds |= {one.hold for one in debts.values() if one.hold is not None}
+    holds: set[str] = {event.hold for event in events if isinstance(event, HoldChanged)}
+    holds |= {charge.hold for charge in charges.values()}
+    holds |= {debt.hold for debt in debts.values() if debt.hold is not None}
     return Facts(store.holds(connection, org, holds), charges, debts)
 
 
@@ -189,13 +189,13 @@ def _charges_in(event: Event) -> Iterator[str]:
     if isinstance(event, ChargeReversed):
         yield event.charge
     elif isinstance(event, WorkGivenBack):
-        yield from (one.charge for one in event.shrunk)
+        yield from (part.charge for part in event.shrunk)
     elif isinstance(event, DebtRepaid):
-        yield from (one.charge for one in event.paid)
+        yield from (part.charge for part in event.paid)
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class UsageEvents:
     """Events about usage, and what it takes to tell whose it is."""
 
     events: list[Numbered]
@@ -213,20 +213,20 @@ class Bookings:
         self._org = org
         self._meters: dict[tuple[str, int], Meter] = {}  # hold and attempt → as last seen
 
-    def read(self, connection: Connection, after: int, last: int) -> Stretch:
+    def read(self, connection: Connection, after: int, last: int) -> UsageEvents:
         """The events in (after, last], and what they name."""
         events = store.usage_events(connection, self._org, after, last)
-        facts = facts_of(connection, self._org, [one.event for one in events])
+        facts = facts_of(connection, self._org, [numbered.event for numbered in events])
         new: dict[tuple[str, int], int] = {}
         for number, event in events:
             if meter_in(event) is not None:
                 new.setdefault(_attempt_in(event), number)
-        asked = [(*key, number) for key, number in new.items() if key not in self._meters]
-        charged = store.charged_before(connection, self._org, asked)
+        attempts = [(*key, number) for key, number in new.items() if key not in self._meters]
+        charged = store.charged_before(connection, self._org, attempts)
         before = {key: meter for key, event in charged.items() if (meter := meter_in(event))}
-        return Stretch(events, facts, before)
+        return UsageEvents(events, facts, before)
 
-    def told(self, stretch: Stretch) -> Iterator[Booking]:
+    def bookings(self, stretch: UsageEvents) -> Iterator[Booking]:
         """What a stretch that was read booked."""
         for key, meter in stretch.before.items():
             self._meters.setdefault(key, meter)
@@ -296,7 +296,7 @@ def _bookings(number: int, event: Event, facts: Facts, ran: int) -> Iterator[Boo
         )
     elif isinstance(event, WorkGivenBack):
         hold = facts.holds[event.hold]
-        booked = min((facts.charges[one.charge].at for one in event.shrunk), default=event.at)
+        booked = min((facts.charges[part.charge].at for part in event.shrunk), default=event.at)
         when, paid = (event.at, booked), _spent(event)
         yield _of_hold(
             Sort.GIVEN_BACK, number, event, hold, event.attempt, -event.amount, paid, ran, when
@@ -308,10 +308,10 @@ def _bookings(number: int, event: Event, facts: Facts, ran: int) -> Iterator[Boo
 def _repaid(number: int, event: DebtRepaid, facts: Facts) -> Iterator[Booking]:
     """By the charges that were owed; a debt that an operator booked is the account's own."""
     when = (event.at, event.at)
-    for one in event.paid:
-        charge = facts.charges[one.charge]
+    for part in event.paid:
+        charge = facts.charges[part.charge]
         hold = facts.holds[charge.hold]
-        paid: Amounts = dict(one.spent)
+        paid: Amounts = dict(part.spent)
         yield _of_hold(Sort.USAGE, number, event, hold, charge.attempt, 0, paid, 0, when)
     if not event.paid:
         yield Booking(
@@ -366,19 +366,19 @@ def _of_hold(
 
 def _spent(event: Event) -> Amounts:
     """What an event spent of each grant; negative when it came back."""
-    found: Amounts = defaultdict(int)
+    amounts: Amounts = defaultdict(int)
     for posting in event.postings:
         if posting.target is Compartment.SPENT:
-            found[posting.grant] += posting.amount
+            amounts[posting.grant] += posting.amount
         elif posting.source is Compartment.SPENT:
-            found[posting.grant] -= posting.amount
-    return dict(found)
+            amounts[posting.grant] -= posting.amount
+    return dict(amounts)
 
 
 # Reports
 
 
-class By(StrEnum):
+class Dimension(StrEnum):
     """What a report can be split by."""
 
     ACCOUNT = "account"  # that asked for the hold, or the one above it at the wanted level
@@ -393,7 +393,7 @@ Key: TypeAlias = tuple[str | None, ...]  # one for each dimension
 
 
 @dataclass(slots=True)
-class Used:
+class UsageFigures:
     """The figures of one row."""
 
     charged: Micros = 0
@@ -406,44 +406,46 @@ class Report:
     """Usage by the wanted dimensions, in the order of their values."""
 
     period: Period
-    by: tuple[By, ...]
-    rows: tuple[tuple[Key, Used], ...]
+    by: tuple[Dimension, ...]
+    rows: tuple[tuple[Key, UsageFigures], ...]
     names: dict[str, str]  # of the accounts in it
 
 
-class TooMuch(ValueError):
+class TooManyRows(ValueError):
     """More rows than a report can have."""
 
 
-class Usage:
+class UsageReports:
     """Questions for what was used."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def report(
-        self, org: OrgId, wanted: Wanted, by: Sequence[By], level: int | None = None
-    ) -> Seen[Report]:
+        self, org: OrgId, wanted: RequestedPeriod, by: Sequence[Dimension], level: int | None = None
+    ) -> AsOf[Report]:
         """Usage by dimensions; at a level, accounts below it are counted where it is reached."""
         with self._connection.transaction():
             here = enter(self._connection, org)
             tree = _Tree(self._connection, org, here.root)
-            period = wanted.found(tree.time_zone, here.now)
+            period = wanted.resolve(tree.time_zone, here.now)
             first, last = numbers_in(self._connection, org, period, here.number)
-            counting = _Counting(tuple(by), level, tree)
+            counting = _ReportBuilder(tuple(by), level, tree)
             bookings = Bookings(org)
             for after in range(first, last, CHUNK):
                 upto = min(after + CHUNK, last)
                 stretch = bookings.read(self._connection, after, upto)
                 tree.learn(stretch.facts.accounts)
-                booked = list(bookings.told(stretch))
+                booked = list(bookings.bookings(stretch))
                 counting.add_all(booked, self._kinds(org, by, booked))
-            return Seen(value=counting.report(period), number=here.number, at=here.now)
+            return AsOf(value=counting.report(period), number=here.number, at=here.now)
 
-    def _kinds(self, org: OrgId, by: Sequence[By], booked: Iterable[Booking]) -> dict[str, str]:
-        if By.KIND not in by:
+    def _kinds(
+        self, org: OrgId, by: Sequence[Dimension], booked: Iterable[Booking]
+    ) -> dict[str, str]:
+        if Dimension.KIND not in by:
             return {}
-        grants = {grant for one in booked for grant in one.paid}
+        grants = {grant for booking in booked for grant in booking.paid}
         return store.kinds(self._connection, org, grants)
 
 
@@ -459,7 +461,7 @@ class _Tree:
         self.time_zone = "UTC" if root is None else self.known[root].time_zone
 
     def learn(self, accounts: Collection[str]) -> None:
-        new = [one for one in accounts if one not in self.known]
+        new = [account for account in accounts if account not in self.known]
         if new:
             self.known |= store.accounts(self._connection, self._org, new)
 
@@ -472,61 +474,63 @@ class _Tree:
 
 
 @dataclass(slots=True)
-class _Counting:
+class _ReportBuilder:
     """Sums up bookings."""
 
-    by: tuple[By, ...]
+    by: tuple[Dimension, ...]
     level: int | None
     tree: _Tree
-    rows: dict[Key, Used] = field(default_factory=dict)
+    rows: dict[Key, UsageFigures] = field(default_factory=dict)
     days: dict[Instant, str] = field(default_factory=dict)
 
     def add_all(self, bookings: Iterable[Booking], kinds: dict[str, str]) -> None:
-        for one in bookings:
-            for kind, charged, used, ran in self._parts(one, kinds):
-                row = self._row(tuple(self._value(by, one, kind) for by in self.by))
+        for booking in bookings:
+            for kind, charged, used, ran in self._parts(booking, kinds):
+                row = self._row(tuple(self._value(by, booking, kind) for by in self.by))
                 row.charged += charged
                 row.used += used
                 row.milli_gpu_ms += ran
 
-    def _row(self, key: Key) -> Used:
+    def _row(self, key: Key) -> UsageFigures:
         row = self.rows.get(key)
         if row is None:
             if len(self.rows) >= ROWS_MOST:
-                raise TooMuch(f"these are more than {ROWS_MOST} rows")
-            row = self.rows[key] = Used()
+                raise TooManyRows(f"these are more than {ROWS_MOST} rows")
+            row = self.rows[key] = UsageFigures()
         return row
 
     def _parts(
-        self, one: Booking, kinds: dict[str, str]
+        self, booking: Booking, kinds: dict[str, str]
     ) -> Iterator[tuple[str | None, Micros, Micros, int]]:
         """Kind of credits, charged, used, run time: all at once, or by what paid.
 
-        What nobody has paid has no kind; and no kind of credits can be said to have run.
+        Unpaid usage has no kind, and run time is not divided by kinds of credits.
         """
-        if By.KIND not in self.by:
-            yield None, one.charged, one.used, one.milli_gpu_ms
+        if Dimension.KIND not in self.by:
+            yield None, booking.charged, booking.used, booking.milli_gpu_ms
             return
-        for grant, amount in one.paid.items():
+        for grant, amount in booking.paid.items():
             yield kinds[grant], amount, amount, 0
-        if one.charged != one.used:
-            yield None, one.charged - one.used, 0, 0
+        if booking.charged != booking.used:
+            yield None, booking.charged - booking.used, 0, 0
 
-    def _value(self, by: By, one: Booking, kind: str | None) -> str | None:
+    def _value(self, by: Dimension, booking: Booking, kind: str | None) -> str | None:
         match by:
-            case By.ACCOUNT:
+            case Dimension.ACCOUNT:
                 level = self.level
-                return one.account if level is None else self.tree.at_level(one.account, level)
-            case By.USER:
-                return one.user
-            case By.GPU_TYPE:
-                return one.gpu_type
-            case By.KIND:
+                return (
+                    booking.account if level is None else self.tree.at_level(booking.account, level)
+                )
+            case Dimension.USER:
+                return booking.user
+            case Dimension.GPU_TYPE:
+                return booking.gpu_type
+            case Dimension.KIND:
                 return kind
-            case By.DAY:
-                return self._day(one.at)
-            case By.JOB:
-                return one.job
+            case Dimension.DAY:
+                return self._day(booking.at)
+            case Dimension.JOB:
+                return booking.job
 
     def _day(self, at: Instant) -> str:
         start = period_at(Window(every=PeriodKind.DAY, time_zone=self.tree.time_zone), at).start
@@ -538,7 +542,8 @@ class _Counting:
 
     def report(self, period: Period) -> Report:
         rows = sorted(
-            self.rows.items(), key=lambda row: [(one is not None, one or "") for one in row[0]]
+            self.rows.items(),
+            key=lambda row: [(value is not None, value or "") for value in row[0]],
         )
         names = {id: facts.name for id, facts in self.tree.known.items()}
         return Report(period, self.by, tuple(rows), names)
@@ -559,7 +564,7 @@ class Slot(StrEnum):
         return HOUR if self is Slot.HOUR else DAY
 
 
-class Line(NamedTuple):
+class CostLine(NamedTuple):
     """What costs are summed up by."""
 
     sort: Sort
@@ -575,10 +580,10 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class CostRow:
     """One row: what a line comes to among what was recorded in one charge period."""
 
-    line: Line
+    line: CostLine
     end: Instant  # of the charge period
     billed: Period  # the month of UTC in which it was recorded
     account_name: str
@@ -606,27 +611,29 @@ class Costs:
         self._bookings = Bookings(org)
         self._names: dict[str, str] = {}
         self._recorded: Instant = 0  # the slot in which what is summed up was recorded
-        self._sums: dict[Line, list[int]] = {}
+        self._sums: dict[CostLine, list[int]] = {}
 
     @classmethod
-    def begun(cls, connection: Connection, org: OrgId, wanted: Wanted, slot: Slot) -> "Seen[Costs]":
+    def start(
+        cls, connection: Connection, org: OrgId, wanted: RequestedPeriod, slot: Slot
+    ) -> "AsOf[Costs]":
         """The costs of a period, none of them read yet."""
         with connection.transaction():
             here = enter(connection, org)
             tree = _Tree(connection, org, here.root)
-            period = wanted.found(tree.time_zone, here.now)
+            period = wanted.resolve(tree.time_zone, here.now)
             numbers = numbers_in(connection, org, period, here.number)
             costs = cls(org, slot, period, numbers)
             if here.root is not None:
                 costs.billing_account = tree.known[here.root].name
-            return Seen(value=costs, number=here.number, at=here.now)
+            return AsOf(value=costs, number=here.number, at=here.now)
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Whether everything was told."""
         return self._number == self.last and not self._sums
 
-    def more(self, connection: Connection) -> list[Cost]:
+    def read_more(self, connection: Connection) -> list[CostRow]:
         """The next costs; perhaps none, though more are to come."""
         upto = min(self._number + CHUNK, self.last)
         with connection.transaction():
@@ -634,44 +641,44 @@ class Costs:
             restrict_to_orgs(connection, [self._org])
             stretch = self._bookings.read(connection, self._number, upto)
             moved = store.moves(connection, self._org, self._number, upto)
-            met = stretch.facts.accounts | {one.account for one in moved}
-            new = [one for one in met if one not in self._names]
+            met = stretch.facts.accounts | {move.account for move in moved}
+            new = [account for account in met if account not in self._names]
             names = store.accounts(connection, self._org, new) if new else {}
         # Nothing below asks the database: what was read is told once.
         self._names |= {id: facts.name for id, facts in names.items()}
-        entries = [self._of_booking(one) for one in self._bookings.told(stretch)]
-        entries += [entry for one in moved for entry in self._of_move(one)]
+        entries = [self._of_booking(booking) for booking in self._bookings.bookings(stretch)]
+        entries += [entry for move in moved for entry in self._of_move(move)]
         self._number = upto
         return list(self._summed(sorted(entries, key=lambda entry: entry[0])))
 
-    def _of_booking(self, one: Booking) -> "_Entry":
-        line = Line(
-            one.sort,
-            one.effective_at - one.effective_at % self._slot.length,
-            one.booked_at < period_at(_MONTH, one.at).start,
-            one.account,
-            one.user,
-            one.gpu_type,
-            one.region,
-            one.rate,
+    def _of_booking(self, booking: Booking) -> "_Entry":
+        line = CostLine(
+            booking.sort,
+            booking.effective_at - booking.effective_at % self._slot.length,
+            booking.booked_at < period_at(_MONTH, booking.at).start,
+            booking.account,
+            booking.user,
+            booking.gpu_type,
+            booking.region,
+            booking.rate,
             None,
             None,
         )
-        return one.number, one.at, line, one.used, one.milli_gpu_ms
+        return booking.number, booking.at, line, booking.used, booking.milli_gpu_ms
 
-    def _of_move(self, one: Moved) -> Iterator["_Entry"]:
+    def _of_move(self, move: Moved) -> Iterator["_Entry"]:
         """What is lost counts as a cost, what was issued or came back takes off from it."""
-        start = one.effective_at - one.effective_at % self._slot.length
-        found = [(Sort.ISSUED, -one.amount)] if one.source is None else []
-        found += [(_LOST[one.source], -one.amount)] if one.source in _LOST else []
-        found += [(_LOST[one.target], one.amount)] if one.target in _LOST else []
-        for sort, amount in found:
-            line = Line(
-                sort, start, False, one.account, None, None, None, None, one.grant, one.kind
+        start = move.effective_at - move.effective_at % self._slot.length
+        amounts = [(Sort.ISSUED, -move.amount)] if move.source is None else []
+        amounts += [(_LOST[move.source], -move.amount)] if move.source in _LOST else []
+        amounts += [(_LOST[move.target], move.amount)] if move.target in _LOST else []
+        for sort, amount in amounts:
+            line = CostLine(
+                sort, start, False, move.account, None, None, None, None, move.grant, move.kind
             )
-            yield one.number, one.at, line, amount, 0
+            yield move.number, move.at, line, amount, 0
 
-    def _summed(self, entries: Iterable["_Entry"]) -> Iterator[Cost]:
+    def _summed(self, entries: Iterable["_Entry"]) -> Iterator[CostRow]:
         for _, at, line, amount, ran in entries:
             recorded = at - at % self._slot.length
             if recorded != self._recorded:
@@ -683,11 +690,11 @@ class Costs:
         if self._number == self.last:
             yield from self._flushed()
 
-    def _flushed(self) -> Iterator[Cost]:
+    def _flushed(self) -> Iterator[CostRow]:
         billed = period_at(_MONTH, self._recorded)
         for line in sorted(self._sums, key=_in_order):
             amount, ran = self._sums[line]
-            yield Cost(
+            yield CostRow(
                 line=line,
                 end=line.start + self._slot.length,
                 billed=billed,
@@ -698,9 +705,11 @@ class Costs:
         self._sums = {}
 
 
-_Entry: TypeAlias = tuple[int, Instant, Line, Micros, int]  # number, recorded, line, amount, run
+_Entry: TypeAlias = tuple[
+    int, Instant, CostLine, Micros, int
+]  # number, recorded, line, amount, run
 
 
-def _in_order(line: Line) -> tuple[tuple[bool, str | int], ...]:
+def _in_order(line: CostLine) -> tuple[tuple[bool, str | int], ...]:
     """Lines by their parts, those that lack one first."""
-    return tuple((one is not None, one if one is not None else 0) for one in line)
+    return tuple((part is not None, part if part is not None else 0) for part in line)

@@ -1,12 +1,12 @@
-"""Raising alerts: looking at orgs to which something has happened, or at which it is time (B6).
+"""Raises alerts: checks orgs that have new events, or that are due for a check (B6).
 
-An alert is a setting of its org, under an id that is made of its occasion: whoever raises it again
-is told that it exists. So any number of processes may look at once, and one that is killed between
-raising and noting that it has looked does no harm. The same look sees the org's webhooks come and
-go, and what is to be delivered again: all of that is in the org's events.
+An alert is a setting of its org. Its id is made of its occasion, so raising it a second time is
+refused. Any number of processes may check at once, and a process that is killed between raising an
+alert and saving the check does no harm. The same check finds new webhooks and requested
+redeliveries, which are also events of the org.
 
-Expiry is told once for a grant and its end: when the end comes near, or when credits come to a
-grant whose end is near and of which nothing was told, because it was empty: a hold was released.
+An expiry alert is raised once for a grant and its end: when the end comes near, or when credits
+return to an empty grant whose end is near, because a hold was released.
 """
 
 import logging
@@ -27,21 +27,23 @@ from bursar.service.cache import Directory
 from bursar.service.ledger.batch import Ask
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.ledger.ledger import Ledger
-from bursar.service.queries.balances import Looking, Seen
-from bursar.service.queries.entities import Page
-from bursar.service.queries.settings import begun
+from bursar.service.queries.balances import AsOf, LedgerReads
+from bursar.service.queries.entities import ResultPage
+from bursar.service.queries.settings import enter_snapshot
 from bursar.service.webhooks.signatures import RESEND, WEBHOOK, resend_of
 from bursar.service.workers.worker import LeasedWorker
 from bursar.store import worker_leases
 from bursar.store.ledger.settings import settings_of
 from bursar.store.sql.connection import SNAPSHOT, Connection, money_time, restrict_to_orgs
 from bursar.store.webhooks import alerts, deliveries
-from bursar.store.webhooks.alerts import Ending, Look, Window
+from bursar.store.webhooks.alerts import ExpiringGrant, ExpiryWindow, OrgToCheck
 
-ALERTS: Final = "alerts"  # the duty
+ALERTS: Final = "alerts"  # the worker
 PAGE: Final = 256  # orgs that are looked at together
-ASKED_MOST: Final = 256  # alerts that are raised at once: others want the ledger, too
-AGAIN: Final = HOUR  # after which standing rules are looked at though nothing has happened
+SUBMIT_MAX: Final = 256  # alerts that are raised at once: others want the ledger, too
+RECHECK_INTERVAL: Final = (
+    HOUR  # after which standing rules are looked at though nothing has happened
+)
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +56,7 @@ def submit_through(ledger: Ledger) -> SubmitAlerts:
     """Let a ledger decide; what it refuses was raised before."""
 
     def decided(commands: Sequence[Ask]) -> set[OrgId]:
-        waiting = [(one.org, ledger.submit(one.org, one.key, one.command)) for one in commands]
+        waiting = [(ask.org, ledger.submit(ask.org, ask.key, ask.command)) for ask in commands]
         failed: set[OrgId] = set()
         for org, answer in waiting:
             if (error := answer.exception()) is not None:
@@ -65,21 +67,21 @@ def submit_through(ledger: Ledger) -> SubmitAlerts:
     return decided
 
 
-def raising(org: OrgId, id: str, alert: Alert) -> Ask:
+def raise_command(org: OrgId, id: str, alert: Alert) -> Ask:
     """The command that raises an alert, unless it was raised before."""
     command = SetSetting(kind=ALERT, id=SettingId(id), body=alert.body, before=0)
     return Ask(org, f"bursar:alert/{id}", command)
 
 
-def ending(org: OrgId, kept: Setting) -> Ask:
+def recover_command(org: OrgId, setting: Setting) -> Ask:
     """The command that says what an alert told of is over."""
-    over = core.mark_recovered(Alert.from_body(kept.body or ""), kept.at)
-    command = SetSetting(kind=ALERT, id=kept.id, body=over.body, before=kept.number)
-    return Ask(org, f"bursar:alert/{kept.id}/over", command)
+    recovered = core.mark_recovered(Alert.from_body(setting.body or ""), setting.at)
+    command = SetSetting(kind=ALERT, id=setting.id, body=recovered.body, before=setting.number)
+    return Ask(org, f"bursar:alert/{setting.id}/over", command)
 
 
 @dataclass(slots=True)
-class _Rule:
+class _OrgRule:
     """A rule of an org; without an id it is everybody's."""
 
     org: OrgId
@@ -90,27 +92,27 @@ class _Rule:
 
 
 @dataclass(slots=True)
-class _Page:
+class _CheckedPage:
     """What one look at some orgs has found."""
 
     now: Instant
-    looks: Sequence[Look]
+    to_check: Sequence[OrgToCheck]
     events: list[tuple[OrgId, int, Event]] = field(default_factory=list)
-    rules: list[_Rule] = field(default_factory=list)
-    windows: list[Window] = field(default_factory=list)
+    rules: list[_OrgRule] = field(default_factory=list)
+    windows: list[ExpiryWindow] = field(default_factory=list)
     due: dict[OrgId, Instant] = field(default_factory=dict)
     asks: dict[str, Ask] = field(default_factory=dict)  # by the id of the alert
     failed: set[OrgId] = field(default_factory=set)
 
     @property
     def orgs(self) -> list[OrgId]:
-        return [one.org for one in self.looks]
+        return [org.org for org in self.to_check]
 
     @property
-    def of_expiry(self) -> list[_Rule]:
-        return [one for one in self.rules if one.rule.kind is EXPIRY.kind]
+    def expiry_rules(self) -> list[_OrgRule]:
+        return [rule for rule in self.rules if rule.rule.kind is EXPIRY.kind]
 
-    def is_due(self, org: OrgId, at: Instant) -> None:
+    def set_due(self, org: OrgId, at: Instant) -> None:
         self.due[org] = min(self.due.get(org, NEVER), at)
 
 
@@ -120,201 +122,201 @@ class Alerter:
     def __init__(
         self,
         connection: Connection,
-        decided: SubmitAlerts,
+        submit: SubmitAlerts,
         clock: Callable[[Connection], Instant] = money_time,
     ) -> None:
         self._connection = connection
-        self._decided = decided
+        self._submit = submit
         self._clock = clock
         self._directory = Directory()
 
-    def look(self, goes_on: Callable[[], bool] = lambda: True) -> int:
-        """Look at all orgs that there is reason to look at; how many that were."""
+    def check_all(self, may_continue: Callable[[], bool] = lambda: True) -> int:
+        """OrgToCheck at all orgs that there is reason to look at; how many that were."""
         now = self._clock(self._connection)
-        after, looked = "", 0
-        while goes_on():
-            page = alerts.bounded(alerts.to_look_at(self._connection, after, now, PAGE))
+        after, count = "", 0
+        while may_continue():
+            page = alerts.limit_events(alerts.orgs_to_check(self._connection, after, now, PAGE))
             if not page:
                 worker_leases.record_done(self._connection, ALERTS, now)
                 break
-            looked += len(page)
-            behind = self.look_at(page)
+            count += len(page)
+            behind = self.check_page(page)
             after = page[-1].org if not behind else after
-        return looked
+        return count
 
-    def look_at(self, looks: Sequence[Look]) -> bool:
+    def check_page(self, orgs: Sequence[OrgToCheck]) -> bool:
         """Raise what there is to raise in some orgs; then note that they were looked at.
 
         Whether there is more to go over in some of them: those are to be looked at again.
         """
-        page = _Page(self._clock(self._connection), looks)
+        page = _CheckedPage(self._clock(self._connection), orgs)
         self._read(page)
         self._follow_webhooks(page)
-        self._of_events(page)
-        self._of_returned(page)
-        self._of_standing(page)
+        self._check_events(page)
+        self._check_refilled(page)
+        self._check_balances(page)
         self._raise(page)
-        self._of_ending(page)
-        noted = [
-            (one.org, one.upto, page.now, page.due.get(one.org, NEVER))
-            for one in looks
-            if one.org not in page.failed
+        self._check_expiring(page)
+        checks = [
+            (org.org, org.upto, page.now, page.due.get(org.org, NEVER))
+            for org in orgs
+            if org.org not in page.failed
         ]
-        if noted:
-            alerts.note_looks(self._connection, noted)
-        return any(one.is_behind and one.org not in page.failed for one in looks)
+        if checks:
+            alerts.save_checks(self._connection, checks)
+        return any(org.is_behind and org.org not in page.failed for org in orgs)
 
-    def _raise(self, page: _Page) -> None:
+    def _raise(self, page: _CheckedPage) -> None:
         """Let what was found so far be decided, some of it at a time."""
         asks = list(page.asks.values())
         page.asks.clear()
-        for start in range(0, len(asks), ASKED_MOST):
-            page.failed |= self._decided(asks[start : start + ASKED_MOST])
+        for start in range(0, len(asks), SUBMIT_MAX):
+            page.failed |= self._submit(asks[start : start + SUBMIT_MAX])
 
-    def _read(self, page: _Page) -> None:
+    def _read(self, page: _CheckedPage) -> None:
         """Everything that is read of many orgs at once, in one snapshot."""
         with self._connection.transaction():
             self._connection.execute(SNAPSHOT)
             restrict_to_orgs(self._connection, page.orgs)
-            page.events = alerts.events(self._connection, page.looks)
-            page.rules = [_Rule(org, None, EXPIRY) for org in page.orgs]
-            for org, kept in alerts.rules(self._connection, page.orgs):
-                rule = AlertRule.from_body(kept.body or "")
-                page.rules.append(_Rule(org, kept.id, rule, kept.number, kept.at))
+            page.events = alerts.events_to_check(self._connection, page.to_check)
+            page.rules = [_OrgRule(org, None, EXPIRY) for org in page.orgs]
+            for org, setting in alerts.rules(self._connection, page.orgs):
+                rule = AlertRule.from_body(setting.body or "")
+                page.rules.append(_OrgRule(org, setting.id, rule, setting.number, setting.at))
             self._read_windows(page)
 
-    def _read_windows(self, page: _Page) -> None:
+    def _read_windows(self, page: _CheckedPage) -> None:
         """When grants end that have come nearer than a rule's horizon since the last look."""
-        looks = {one.org: one for one in page.looks}
-        for place, one in enumerate(page.of_expiry):
-            look, horizon = looks[one.org], one.rule.horizon
-            is_new = one.number > look.looked  # then all that is near is told
-            after = page.now if is_new else max(look.looked_at + horizon, page.now)
-            page.windows.append(Window(one.org, place, after + 1, "", page.now + horizon))
-        afters = [(one.org, one.place, one.upto) for one in page.windows]
-        for org, place, at in alerts.next_ending(self._connection, afters):
+        checked = {state.org: state for state in page.to_check}
+        for place, rule in enumerate(page.expiry_rules):
+            org, horizon = checked[rule.org], rule.rule.horizon
+            is_new = rule.number > org.checked_number  # then all that is near is told
+            after = page.now if is_new else max(org.checked_at + horizon, page.now)
+            page.windows.append(ExpiryWindow(rule.org, place, after + 1, "", page.now + horizon))
+        afters = [(window.org, window.place, window.upto) for window in page.windows]
+        for owner, place, at in alerts.next_expiries(self._connection, afters):
             if at is not None and at < NEVER:
-                page.is_due(org, at - page.of_expiry[place].rule.horizon)
+                page.set_due(owner, at - page.expiry_rules[place].rule.horizon)
 
-    def _follow_webhooks(self, page: _Page) -> None:
+    def _follow_webhooks(self, page: _CheckedPage) -> None:
         """Let webhooks begin, or be told something again, as the events say."""
-        begun: list[tuple[OrgId, str, int]] = []
-        asked: list[tuple[OrgId, str, int, Instant]] = []
+        created: list[tuple[OrgId, str, int]] = []
+        redeliveries: list[tuple[OrgId, str, int, Instant]] = []
         for org, number, event in page.events:
             if not isinstance(event, SettingSet) or event.body is None:
                 continue
             if event.kind == WEBHOOK:
-                begun.append((org, event.id, number))
+                created.append((org, event.id, number))
             elif event.kind == RESEND:
-                asked.append((org, *resend_of(event.body), event.at))
-        if begun:
+                redeliveries.append((org, *resend_of(event.body), event.at))
+        if created:
             deliveries.add_cursors(
-                self._connection, list({one[:2]: one for one in begun[::-1]}.values())
+                self._connection, list({cursor[:2]: cursor for cursor in created[::-1]}.values())
             )
-        if asked:
-            deliveries.ask_again(self._connection, asked)
+        if redeliveries:
+            deliveries.request_redeliveries(self._connection, redeliveries)
 
-    def _of_events(self, page: _Page) -> None:
+    def _check_events(self, page: _CheckedPage) -> None:
         for org, _, event in page.events:
-            for found in core.alerts_for_event(org, event):
-                account = self._directory.account_of(self._connection, org, found.table, found.row)
-                alert = _with_account(found.alert, account or None)
-                page.asks.setdefault(found.id, raising(org, found.id, alert))
+            for occasion in core.alerts_for_event(org, event):
+                account = self._directory.account_of(
+                    self._connection, org, occasion.table, occasion.row
+                )
+                alert = _with_account(occasion.alert, account or None)
+                page.asks.setdefault(occasion.id, raise_command(org, occasion.id, alert))
 
-    def _of_ending(self, page: _Page) -> None:
+    def _check_expiring(self, page: _CheckedPage) -> None:
         """Grants whose end has come near; there may be any number of them."""
-        rules = page.of_expiry
-        for found in alerts.ending(self._connection, page.windows):
-            for place, grant in found:
-                self._of_expiry(page, rules[place], grant)
+        rules = page.expiry_rules
+        for grants in alerts.expiring_grants(self._connection, page.windows):
+            for place, grant in grants:
+                self._add_expiry_alert(page, rules[place], grant)
             self._raise(page)
 
-    def _of_returned(self, page: _Page) -> None:
+    def _check_refilled(self, page: _CheckedPage) -> None:
         """Grants to which credits came when their end was near, or that were given such an end."""
-        rules: dict[OrgId, list[_Rule]] = defaultdict(list)
-        for one in page.of_expiry:
-            rules[one.org].append(one)
-        within = {org: max(one.rule.horizon for one in those) for org, those in rules.items()}
+        rules: dict[OrgId, list[_OrgRule]] = defaultdict(list)
+        for rule in page.expiry_rules:
+            rules[rule.org].append(rule)
+        within = {org: max(rule.rule.horizon for rule in those) for org, those in rules.items()}
         extended = {
             (org, event.grant) for org, _, event in page.events if isinstance(event, GrantExtended)
         }
         with self._connection.transaction():
             restrict_to_orgs(self._connection, page.orgs)
-            found = alerts.returned(self._connection, page.looks, page.now, within)
+            grants = alerts.refilled_grants(self._connection, page.to_check, page.now, within)
             if extended:
-                found += alerts.grants(self._connection, sorted(extended))
-        for grant in found:
-            for one in rules[grant.org]:
-                if page.now < grant.expires_at <= page.now + one.rule.horizon:
-                    self._of_expiry(page, one, grant)
+                grants += alerts.grants_with_credits(self._connection, sorted(extended))
+        for grant in grants:
+            for rule in rules[grant.org]:
+                if page.now < grant.expires_at <= page.now + rule.rule.horizon:
+                    self._add_expiry_alert(page, rule, grant)
 
-    def _of_expiry(self, page: _Page, one: _Rule, grant: Ending) -> None:
-        if one.rule.account is not None and one.rule.account not in self._path(grant):
+    def _add_expiry_alert(self, page: _CheckedPage, rule: _OrgRule, grant: ExpiringGrant) -> None:
+        if rule.rule.account is not None and rule.rule.account not in self._path(grant):
             return
-        occasion = f"{one.id}/{grant.grant}/{grant.expires_at}"
-        since = grant.expires_at - one.rule.horizon
+        occasion = f"{rule.id}/{grant.grant}/{grant.expires_at}"
+        since = grant.expires_at - rule.rule.horizon
         id = core.alert_id(grant.org, EXPIRY.kind, occasion, since)
         alert = core.make_expiry_alert(
-            one.rule, one.id, grant.grant, grant.account, grant.expires_at, grant.available
+            rule.rule, rule.id, grant.grant, grant.account, grant.expires_at, grant.available
         )
-        page.asks.setdefault(id, raising(grant.org, id, alert))
+        page.asks.setdefault(id, raise_command(grant.org, id, alert))
 
-    def _path(self, grant: Ending) -> tuple[str, ...]:
+    def _path(self, grant: ExpiringGrant) -> tuple[str, ...]:
         return self._directory.path_of(self._connection, grant.org, grant.account)
 
-    def _of_standing(self, page: _Page) -> None:
+    def _check_balances(self, page: _CheckedPage) -> None:
         """Rules that tell once, and again after a recovery."""
-        rules = [one for one in page.rules if one.rule.kind in STANDING]
+        rules = [rule for rule in page.rules if rule.rule.kind in STANDING]
         if not rules:
             return
-        armed = self._armed(rules)
-        looking = Looking(self._connection, clock=self._clock)
+        armed = self._current_alerts(rules)
+        looking = LedgerReads(self._connection, clock=self._clock)
         balances: dict[tuple[OrgId, str], Any] = {}
-        for one, (id, kept) in zip(rules, armed, strict=True):
-            page.is_due(one.org, page.now + AGAIN)
-            where = (one.org, one.rule.account or "")
+        for rule, (id, raised) in zip(rules, armed, strict=True):
+            page.set_due(rule.org, page.now + RECHECK_INTERVAL)
+            where = (rule.org, rule.rule.account or "")
             if where not in balances:
-                balances[where] = looking.balance(one.org, AccountId(where[1])).value
+                balances[where] = looking.balance(rule.org, AccountId(where[1])).value
             balance = balances[where]
             if isinstance(balance, Refusal):
                 continue
-            alert = core.find_standing_alert(one.rule, one.id or "", balance)
-            if alert is not None and kept is None:
-                page.asks[id] = raising(one.org, id, alert)
-            elif alert is None and kept is not None:
-                page.asks[id] = ending(one.org, kept)
+            alert = core.find_standing_alert(rule.rule, rule.id or "", balance)
+            if alert is not None and raised is None:
+                page.asks[id] = raise_command(rule.org, id, alert)
+            elif alert is None and raised is not None:
+                page.asks[id] = recover_command(rule.org, raised)
 
-    def _armed(self, rules: Sequence[_Rule]) -> list[tuple[str, Setting | None]]:
+    def _current_alerts(self, rules: Sequence[_OrgRule]) -> list[tuple[str, Setting | None]]:
         """For each rule the id of its present alert, and the alert if it was raised.
 
         What was raised and is over leads on to the next one: its last event is the next's occasion.
         """
-        named = [(one.org, one.id or "") for one in rules]
+        keys = [(rule.org, rule.id or "") for rule in rules]
         with self._connection.transaction():
-            restrict_to_orgs(self._connection, [org for org, _ in named])
-            noted = alerts.episodes(self._connection, named)
-        numbers = {
-            name: noted.get(name, one.number) for name, one in zip(named, rules, strict=True)
-        }
-        kept: dict[tuple[OrgId, str], Setting | None] = {}
+            restrict_to_orgs(self._connection, [org for org, _ in keys])
+            saved = alerts.rearms(self._connection, keys)
+        numbers = {key: saved.get(key, rule.number) for key, rule in zip(keys, rules, strict=True)}
+        raised: dict[tuple[OrgId, str], Setting | None] = {}
         ids: dict[tuple[OrgId, str], str] = {}
-        behind = dict(zip(named, rules, strict=True))
+        behind = dict(zip(keys, rules, strict=True))
         while behind:
-            for name, one in behind.items():
-                occasion = f"{one.id}/{numbers[name]}"
-                ids[name] = core.alert_id(one.org, one.rule.kind, occasion, one.at)
-            found = settings_of(self._connection, ALERT, [(name[0], ids[name]) for name in behind])
-            for name in list(behind):
-                kept[name] = found.get((name[0], ids[name]))
-                there = kept[name]
+            for key, rule in behind.items():
+                occasion = f"{rule.id}/{numbers[key]}"
+                ids[key] = core.alert_id(rule.org, rule.rule.kind, occasion, rule.at)
+            settings = settings_of(self._connection, ALERT, [(key[0], ids[key]) for key in behind])
+            for key in list(behind):
+                raised[key] = settings.get((key[0], ids[key]))
+                there = raised[key]
                 if there is not None and Alert.from_body(there.body or "").is_recovered:
-                    numbers[name] = there.number
+                    numbers[key] = there.number
                 else:
-                    del behind[name]
-        moved = [(*name, at) for name, at in numbers.items() if at != noted.get(name)]
+                    del behind[key]
+        moved = [(*key, at) for key, at in numbers.items() if at != saved.get(key)]
         if moved:
-            alerts.note_episodes(self._connection, moved)
-        return [(ids[name], kept[name]) for name in named]
+            alerts.save_rearms(self._connection, moved)
+        return [(ids[key], raised[key]) for key in keys]
 
 
 def _with_account(alert: Alert, account: str | None) -> Alert:
@@ -328,13 +330,15 @@ def rule_setting(id: str, rule: AlertRule | None) -> SetSetting:
     return SetSetting(kind=RULE, id=SettingId(id), body=rule.body, before=0)
 
 
-def alerts_of(connection: Connection, org: OrgId, after: int, most: int) -> Seen[Page[Setting]]:
+def alerts_of(
+    connection: Connection, org: OrgId, after: int, most: int
+) -> AsOf[ResultPage[Setting]]:
     """An org's alerts, the last one to be raised or to be over last."""
     with connection.transaction():
-        number = begun(connection, org)
-        found = alerts.alerts(connection, org, after, most + 1)
-        last = str(found[most - 1].number) if len(found) > most else None
-        return Seen(value=Page(tuple(found[:most]), last), number=number, at=0)
+        number = enter_snapshot(connection, org)
+        rows = alerts.alerts(connection, org, after, most + 1)
+        last = str(rows[most - 1].number) if len(rows) > most else None
+        return AsOf(value=ResultPage(tuple(rows[:most]), last), number=number, at=0)
 
 
 class AlertWorker(LeasedWorker):
@@ -343,7 +347,7 @@ class AlertWorker(LeasedWorker):
     def __init__(
         self,
         connect: Callable[[], Connection],
-        decided: SubmitAlerts,
+        submit: SubmitAlerts,
         *,
         interval_s: float = 1.0,
         term_s: float = 10.0,
@@ -353,7 +357,7 @@ class AlertWorker(LeasedWorker):
         super().__init__(
             ALERTS,
             connect,
-            lambda connection: Alerter(connection, decided, clock).look,
+            lambda connection: Alerter(connection, submit, clock).check_all,
             interval_s=interval_s,
             term_s=term_s,
             clock=clock,

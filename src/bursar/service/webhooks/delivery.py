@@ -1,4 +1,4 @@
-"""Telling webhooks what has happened: in order, at least once, each at its own pace (B6).
+"""Delivers events to webhooks: in order, at least once, each at its own pace (B6).
 
 The outbox is the org's events themselves; a webhook has a cursor into them. What is next for it is
 read, sent and noted, then what follows. If the process is killed in between, its successor sends
@@ -30,37 +30,43 @@ from bursar.service.cache import Directory
 from bursar.service.ledger.batch import Ask
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.secrets import Secret
-from bursar.service.webhooks.alerts import SubmitAlerts, raising
-from bursar.service.webhooks.safe_http import HttpOutcome, Outbound
+from bursar.service.webhooks.alerts import SubmitAlerts, raise_command
+from bursar.service.webhooks.safe_http import HttpOutcome, SafeHttpClient
 from bursar.service.webhooks.signatures import (
     WEBHOOK,
     Webhook,
+    delivery_headers,
+    event_type,
     message_id,
     secret_for,
-    signed,
-    type_of_recorded,
-    versions,
+    signing_versions,
 )
 from bursar.service.workers.worker import REST_MAX_S, DatabaseWorker, Task, Turn, WorkerLease
-from bursar.store.ledger.pages import Recorded
+from bursar.store.ledger.pages import RecordedEvent
 from bursar.store.ledger.settings import settings_of
 from bursar.store.sql.codec import event_of
 from bursar.store.sql.connection import Connection
 from bursar.store.webhooks import deliveries
-from bursar.store.webhooks.deliveries import Asked, Cursor, Named, Stand, Tried
+from bursar.store.webhooks.deliveries import (
+    CursorUpdate,
+    DeliveryAttempt,
+    Redelivery,
+    WebhookCursor,
+    WebhookKey,
+)
 
-WEBHOOKS: Final = "webhooks"  # the duty
+WEBHOOKS: Final = "webhooks"  # the worker
 PAUSES_S: Final = (5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
-GIVE_UP: Final = 3 * DAY  # after which an event is told no more
+GIVE_UP: Final = 3 * DAY  # after which an event is not delivered any more
 JITTER: Final = 0.2  # of a pause: so that those who failed together do not come together again
 
 PAGE: Final = 256  # webhooks that are looked at together
-TOGETHER: Final = 100  # events that one webhook is told before it is looked at again
-IN_FLIGHT: Final = 512  # webhooks that are being told something
-OF_ONE_ORG: Final = 32  # of these, of one org
+RUN_EVENTS_MAX: Final = 100  # events that one webhook is told before it is looked at again
+RUNS_MAX: Final = 512  # webhooks that are being told something
+ORG_RUNS_MAX: Final = 32  # of these, of one org
 GATHER_S: Final = 0.02  # outcomes that arrive within this time are noted together
 
-RenderEvent = Callable[[OrgId, Recorded], bytes]  # what a webhook is sent of an event
+RenderEvent = Callable[[OrgId, RecordedEvent], bytes]  # what a webhook is sent of an event
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +82,9 @@ class Message:
 class AttemptOutcome(NamedTuple):
     """What became of one try, or that nothing more is under way."""
 
-    flight: "WebhookRun"
+    run: "WebhookRun"
     message: Message | None
-    said: HttpOutcome | None
+    outcome: HttpOutcome | None
 
 
 @dataclass(slots=True, eq=False)
@@ -90,20 +96,20 @@ class WebhookRun:
     webhook: Webhook
     secrets: list[bytes]
     messages: list[Message]
-    cursor: Cursor | None = None
-    asked: Asked | None = None  # one that somebody wants again, out of turn
-    stand: Stand | None = None
+    cursor: WebhookCursor | None = None
+    redelivery: Redelivery | None = None  # requested by a user, out of turn
+    updated: CursorUpdate | None = None
 
     @property
     def key(self) -> tuple[OrgId, str, int]:
         """What must not be under way twice."""
-        return self.org, self.id, 0 if self.asked is None else self.asked.number
+        return self.org, self.id, 0 if self.redelivery is None else self.redelivery.number
 
-    def standing(self, now: Instant) -> tuple[int, Instant, int]:
+    def failure_state(self, now: Instant) -> tuple[int, Instant, int]:
         """Before a try that failed now: tries, since when they fail, the last event done with."""
-        if self.asked is not None:
-            return self.asked.tries, self.asked.asked_at, 0
-        at = self.stand or self.cursor
+        if self.redelivery is not None:
+            return self.redelivery.tries, self.redelivery.requested_at, 0
+        at = self.updated or self.cursor
         assert at is not None
         return at.tries, now if at.failing_at is None else at.failing_at, at.number
 
@@ -113,7 +119,7 @@ class WebhookSender:
 
     def __init__(
         self,
-        outbound: Outbound,
+        outbound: SafeHttpClient,
         done: "queue.SimpleQueue[AttemptOutcome]",
         on_outcome: Callable[[], object],
     ) -> None:
@@ -129,26 +135,26 @@ class WebhookSender:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
-    def send(self, flight: WebhookRun) -> "Future[None]":
+    def send(self, run: WebhookRun) -> "Future[None]":
         """Send messages in order, until one does not arrive."""
-        return asyncio.run_coroutine_threadsafe(self._send(flight), self._loop)
+        return asyncio.run_coroutine_threadsafe(self._send(run), self._loop)
 
-    async def _send(self, flight: WebhookRun) -> None:
+    async def _send(self, run: WebhookRun) -> None:
         try:
-            for message in flight.messages:
-                said = await self._sent(flight, message)
-                self._tell(AttemptOutcome(flight, message, said))
-                if not said.arrived:
+            for message in run.messages:
+                outcome = await self._post(run, message)
+                self._report(AttemptOutcome(run, message, outcome))
+                if not outcome.arrived:
                     break
         finally:
-            self._tell(AttemptOutcome(flight, None, None))
+            self._report(AttemptOutcome(run, None, None))
 
-    async def _sent(self, flight: WebhookRun, message: Message) -> HttpOutcome:
-        id = message_id(flight.id, message.number)
-        headers = signed(id, int(time.time()), message.payload, flight.secrets)
-        return await self._outbound.post(flight.webhook.url, headers, message.payload)
+    async def _post(self, run: WebhookRun, message: Message) -> HttpOutcome:
+        id = message_id(run.id, message.number)
+        headers = delivery_headers(id, int(time.time()), message.payload, run.secrets)
+        return await self._outbound.post(run.webhook.url, headers, message.payload)
 
-    def _tell(self, outcome: AttemptOutcome) -> None:
+    def _report(self, outcome: AttemptOutcome) -> None:
         self._done.put(outcome)
         self._on_outcome()
 
@@ -169,20 +175,20 @@ class WebhookSender:
 
 @dataclass(slots=True)
 class Deliverer:
-    """Reads what is to be told, hands it to the postman, and notes what became of it."""
+    """Reads due events, passes them to the sender, and saves the outcomes."""
 
     connection: Connection
     secret: Secret
     render: RenderEvent
-    decided: SubmitAlerts
-    outbound: Outbound
+    submit: SubmitAlerts
+    outbound: SafeHttpClient
     clock: Callable[[Connection], Instant]
     pauses_s: Sequence[float] = PAUSES_S
     give_up: int = GIVE_UP
     on_outcome: Callable[[], object] = lambda: None
     done: "queue.SimpleQueue[AttemptOutcome]" = field(default_factory=queue.SimpleQueue)
     sender: WebhookSender = field(init=False)
-    _flights: dict[tuple[OrgId, str, int], WebhookRun] = field(default_factory=dict)
+    _runs: dict[tuple[OrgId, str, int], WebhookRun] = field(default_factory=dict)
     _directory: Directory = field(default_factory=Directory)
 
     def __post_init__(self) -> None:
@@ -191,59 +197,65 @@ class Deliverer:
     def close(self) -> None:
         """Note what has arrived, and drop the rest."""
         self.sender.close()
-        self.note()
+        self.save_outcomes()
 
     def take_turn(self, turn: Turn) -> None:
         """Note outcomes; at a poll, also start what is due."""
         if not self.done.empty():
-            self.note()
+            self.save_outcomes()
         if turn.is_poll and turn.may_continue():
             self.start()
 
     # What became of it
 
-    def note(self) -> None:
+    def save_outcomes(self) -> None:
         """Write down what became of what was sent."""
         now = self.clock(self.connection)
-        tried: list[Tried] = []
-        stands: dict[Named, Stand] = {}
+        attempts: list[DeliveryAttempt] = []
+        cursors: dict[WebhookKey, CursorUpdate] = {}
         ended: list[WebhookRun] = []
         failed: list[tuple[WebhookRun, Instant]] = []
         while not self.done.empty():
-            flight, message, said = self.done.get()
-            if message is None or said is None:
-                ended.append(flight)
+            run, message, outcome = self.done.get()
+            if message is None or outcome is None:
+                ended.append(run)
                 continue
-            one, stand = self._judged(flight, message, said, now)
-            tried.append(one)
-            if stand is not None:
-                flight.stand = stands[flight.org, flight.id] = stand
-            if one.status == "given_up" and message.type != f"alert.{AlertKind.WEBHOOK_FAILED}":
-                since = stand.failing_at if stand is not None else None
-                failed.append((flight, since or now))
-        deliveries.note(self.connection, tried, list(stands.values()))
-        for flight in ended:
-            self._flights.pop(flight.key, None)
+            attempt, cursor = self._evaluate(run, message, outcome, now)
+            attempts.append(attempt)
+            if cursor is not None:
+                run.updated = cursors[run.org, run.id] = cursor
+            if attempt.status == "given_up" and message.type != f"alert.{AlertKind.WEBHOOK_FAILED}":
+                since = cursor.failing_at if cursor is not None else None
+                failed.append((run, since or now))
+        deliveries.save_outcomes(self.connection, attempts, list(cursors.values()))
+        for run in ended:
+            self._runs.pop(run.key, None)
         if failed:
-            self.decided([_failure(flight, since) for flight, since in failed])
+            self.submit([failure_command(flight, since) for flight, since in failed])
 
-    def _judged(
-        self, flight: WebhookRun, message: Message, said: HttpOutcome, now: Instant
-    ) -> tuple[Tried, Stand | None]:
+    def _evaluate(
+        self, run: WebhookRun, message: Message, outcome: HttpOutcome, now: Instant
+    ) -> tuple[DeliveryAttempt, CursorUpdate | None]:
         """What a try means for the delivery, and for where the webhook stands."""
-        org, id, number = flight.org, flight.id, message.number
-        if said.arrived:
-            done = Tried(org, id, number, "delivered", now, said.code, None, None)
-            return done, None if flight.asked else Stand(org, id, number, 0, None, 0)
-        tries, failing_at, before = flight.standing(now)
-        since = failing_at if flight.asked else max(message.at, failing_at)
+        org, id, number = run.org, run.id, message.number
+        if outcome.arrived:
+            attempt = DeliveryAttempt(org, id, number, "delivered", now, outcome.code, None, None)
+            return attempt, None if run.redelivery else CursorUpdate(org, id, number, 0, None, 0)
+        tries, failing_at, before = run.failure_state(now)
+        since = failing_at if run.redelivery else max(message.at, failing_at)
         if now - since >= self.give_up:
-            done = Tried(org, id, number, "given_up", now, said.code, said.why, None)
-            return done, None if flight.asked else Stand(org, id, number, 0, failing_at, 0)
+            attempt = DeliveryAttempt(
+                org, id, number, "given_up", now, outcome.code, outcome.why, None
+            )
+            return attempt, None if run.redelivery else CursorUpdate(
+                org, id, number, 0, failing_at, 0
+            )
         next_at = now + self._pause(tries)
-        done = Tried(org, id, number, "pending", now, said.code, said.why, next_at)
-        stand = Stand(org, id, before, tries + 1, failing_at, next_at)
-        return done, None if flight.asked else stand
+        attempt = DeliveryAttempt(
+            org, id, number, "pending", now, outcome.code, outcome.why, next_at
+        )
+        cursor = CursorUpdate(org, id, before, tries + 1, failing_at, next_at)
+        return attempt, None if run.redelivery else cursor
 
     def _pause(self, tries: int) -> int:
         pause_s = self.pauses_s[min(tries, len(self.pauses_s) - 1)]
@@ -254,111 +266,124 @@ class Deliverer:
     def start(self) -> int:
         """Let everything that is due be sent; how much that is."""
         now = self.clock(self.connection)
-        started = self._start_asked(now)
-        after: Named = ("", "")
-        while len(self._flights) < IN_FLIGHT:
-            page = deliveries.due(self.connection, after, now, PAGE)
+        started = self._start_redeliveries(now)
+        after: WebhookKey = ("", "")
+        while len(self._runs) < RUNS_MAX:
+            page = deliveries.due_cursors(self.connection, after, now, PAGE)
             if not page:
                 break
-            started += self._start_next(self._free(page), now)
-            after = page[-1].named
+            started += self._start_next(self._without_run(page), now)
+            after = page[-1].key
         return started
 
-    def _free(self, page: Iterable[Cursor]) -> list[Cursor]:
+    def _without_run(self, page: Iterable[WebhookCursor]) -> list[WebhookCursor]:
         """Those of a page that nothing is being told to, a fair number of each org."""
-        busy = Counter(org for org, _, _ in self._flights)
-        free: list[Cursor] = []
-        for one in page:
-            if (one.org, one.webhook, 0) not in self._flights and busy[one.org] < OF_ONE_ORG:
-                busy[one.org] += 1
-                free.append(one)
+        busy = Counter(org for org, _, _ in self._runs)
+        free: list[WebhookCursor] = []
+        for cursor in page:
+            if (cursor.org, cursor.webhook, 0) not in self._runs and busy[
+                cursor.org
+            ] < ORG_RUNS_MAX:
+                busy[cursor.org] += 1
+                free.append(cursor)
         return free
 
-    def _start_next(self, cursors: Sequence[Cursor], now: Instant) -> int:
-        known = self._webhooks([one.named for one in cursors], now)
-        here = [(one, known[one.named]) for one in cursors if one.named in known]
+    def _start_next(self, cursors: Sequence[WebhookCursor], now: Instant) -> int:
+        known = self._webhooks([cursor.key for cursor in cursors], now)
+        here = [(cursor, known[cursor.key]) for cursor in cursors if cursor.key in known]
         if not here:
             return 0
-        asked = [(one, webhook.kinds) for one, (webhook, _) in here]
-        found = deliveries.next_events(self.connection, asked, TOGETHER)
-        passed: list[Stand] = []
+        wanted = [(cursor, webhook.kinds) for cursor, (webhook, _) in here]
+        events = deliveries.next_events(self.connection, wanted, RUN_EVENTS_MAX)
+        passed: list[CursorUpdate] = []
         started = 0
-        for one, (webhook, secrets) in here:
-            read = found[one.named]
+        for cursor, (webhook, secrets) in here:
+            read = events[cursor.key]
             messages = [
-                message for event in read if (message := self._message(one.org, webhook, event))
+                message for event in read if (message := self._message(cursor.org, webhook, event))
             ]
             if messages:
-                flight = WebhookRun(one.org, one.webhook, webhook, secrets, messages, cursor=one)
-                started += self._launch(flight)
+                run = WebhookRun(
+                    cursor.org, cursor.webhook, webhook, secrets, messages, cursor=cursor
+                )
+                started += self._launch(run)
             else:  # nothing of what was read concerns it
-                upto = read[-1].number if len(read) == TOGETHER else one.upto
-                passed.append(Stand(one.org, one.webhook, upto, 0, one.failing_at, 0))
-        deliveries.note(self.connection, [], passed)
+                upto = read[-1].number if len(read) == RUN_EVENTS_MAX else cursor.upto
+                passed.append(
+                    CursorUpdate(cursor.org, cursor.webhook, upto, 0, cursor.failing_at, 0)
+                )
+        deliveries.save_outcomes(self.connection, [], passed)
         return started
 
-    def _start_asked(self, now: Instant) -> int:
-        asked = [
-            one
-            for one in deliveries.asked_for(self.connection, now, PAGE)
-            if (one.org, one.webhook, one.number) not in self._flights
+    def _start_redeliveries(self, now: Instant) -> int:
+        requests = [
+            request
+            for request in deliveries.due_redeliveries(self.connection, now, PAGE)
+            if (request.org, request.webhook, request.number) not in self._runs
         ]
-        if not asked:
+        if not requests:
             return 0
-        known = self._webhooks(sorted({(one.org, one.webhook) for one in asked}), now)
+        known = self._webhooks(
+            sorted({(request.org, request.webhook) for request in requests}), now
+        )
         events = deliveries.events_at(
-            self.connection, sorted({(one.org, one.number) for one in asked})
+            self.connection, sorted({(request.org, request.number) for request in requests})
         )
         started = 0
-        for one in asked:
-            event = events.get((one.org, one.number))
-            if (one.org, one.webhook) not in known or event is None:
+        for request in requests:
+            event = events.get((request.org, request.number))
+            if (request.org, request.webhook) not in known or event is None:
                 continue
-            webhook, secrets = known[one.org, one.webhook]
-            type = type_of_recorded(event)
+            webhook, secrets = known[request.org, request.webhook]
+            type = event_type(event)
             if type is not None:
-                message = Message(event.number, event.at, type, self.render(one.org, event))
-                flight = WebhookRun(one.org, one.webhook, webhook, secrets, [message], asked=one)
-                started += self._launch(flight)
+                message = Message(event.number, event.at, type, self.render(request.org, event))
+                run = WebhookRun(
+                    request.org, request.webhook, webhook, secrets, [message], redelivery=request
+                )
+                started += self._launch(run)
         return started
 
-    def _launch(self, flight: WebhookRun) -> int:
-        self._flights[flight.key] = flight
-        self.sender.send(flight)
+    def _launch(self, run: WebhookRun) -> int:
+        self._runs[run.key] = run
+        self.sender.send(run)
         return 1
 
     def _webhooks(
-        self, named: Sequence[Named], now: Instant
-    ) -> dict[Named, tuple[Webhook, list[bytes]]]:
+        self, keys: Sequence[WebhookKey], now: Instant
+    ) -> dict[WebhookKey, tuple[Webhook, list[bytes]]]:
         """Webhooks, and the secrets that sign for them now; those that are no more are dropped."""
-        if not named:
+        if not keys:
             return {}
-        kept = settings_of(self.connection, WEBHOOK, named)
-        gone = [one for one in named if one not in kept or kept[one].body is None]
-        if gone:
-            deliveries.drop(self.connection, gone)
-        there = [one for one in named if one not in gone]
+        settings = settings_of(self.connection, WEBHOOK, keys)
+        deleted = [key for key in keys if key not in settings or settings[key].body is None]
+        if deleted:
+            deliveries.drop_webhooks(self.connection, deleted)
+        there = [key for key in keys if key not in deleted]
         if not there:
             return {}
-        given = deliveries.secrets(self.connection, there)
+        rotations = deliveries.secrets(self.connection, there)
         return {
             (org, id): (
-                Webhook.of(kept[org, id].body or ""),
-                [secret_for(self.secret, org, id, one) for one in versions(given[org, id], now)],
+                Webhook.from_body(settings[org, id].body or ""),
+                [
+                    secret_for(self.secret, org, id, version)
+                    for version in signing_versions(rotations[org, id], now)
+                ],
             )
             for org, id in there
         }
 
-    def _message(self, org: OrgId, webhook: Webhook, event: Recorded) -> Message | None:
+    def _message(self, org: OrgId, webhook: Webhook, event: RecordedEvent) -> Message | None:
         """What a webhook is told of an event; None if it is none of its business."""
-        type = type_of_recorded(event)
+        type = event_type(event)
         if type is None or not webhook.wants(type):
             return None
         if webhook.account is not None and not self._concerns(org, webhook.account, event):
             return None
         return Message(event.number, event.at, type, self.render(org, event))
 
-    def _concerns(self, org: OrgId, account: str, event: Recorded) -> bool:
+    def _concerns(self, org: OrgId, account: str, event: RecordedEvent) -> bool:
         """Whether an event is about an account or one below it."""
         table, id = subject_of(event_of(event.kind, event.body))
         if not id:
@@ -409,13 +434,13 @@ def subject_of(event: Event) -> tuple[str, str]:
             return "accounts", ""
 
 
-def _failure(flight: WebhookRun, since: Instant) -> Ask:
+def failure_command(run: WebhookRun, since: Instant) -> Ask:
     """That nothing has arrived at a webhook for days: told once, until something arrives."""
     kind = AlertKind.WEBHOOK_FAILED
-    id = alert_id(flight.org, kind, f"{flight.id}/{since}", since)
-    figures = {"webhook": flight.id, "failing_since_at": since}
-    account = flight.webhook.account
-    return raising(flight.org, id, Alert(kind=kind, account=account, figures=figures))
+    id = alert_id(run.org, kind, f"{run.id}/{since}", since)
+    figures = {"webhook": run.id, "failing_since_at": since}
+    account = run.webhook.account
+    return raise_command(run.org, id, Alert(kind=kind, account=account, figures=figures))
 
 
 class WebhookWorker(DatabaseWorker):
@@ -424,10 +449,10 @@ class WebhookWorker(DatabaseWorker):
     def __init__(
         self,
         connect: Callable[[], Connection],
-        decided: SubmitAlerts,
+        submit: SubmitAlerts,
         secret: Secret,
-        told: RenderEvent,
-        outbound: Outbound,
+        render: RenderEvent,
+        outbound: SafeHttpClient,
         *,
         interval_s: float = 0.5,
         term_s: float = 10.0,
@@ -442,8 +467,8 @@ class WebhookWorker(DatabaseWorker):
             deliverer = Deliverer(
                 connection,
                 secret,
-                told,
-                decided,
+                render,
+                submit,
                 outbound,
                 clock,
                 pauses_s=pauses_s,

@@ -1,8 +1,8 @@
-"""Webhooks: what is kept of one, and how what it is told is signed (Standard Webhooks 1.0).
+"""Webhooks: their settings, and how deliveries are signed (Standard Webhooks 1.0).
 
-A webhook is a setting of its org. Its secrets are worked out from the deployment's own; only that
-there is one, and since when, is kept. A new secret takes the place of the one before after a
-while, in which both sign.
+A webhook is a setting of its org. Its secrets are derived from the deployment's secret; only their
+versions and creation times are stored. After a rotation, the old and the new secret both sign for a
+while.
 """
 
 import json
@@ -20,15 +20,15 @@ from bursar.core.instant import SECOND, Instant
 from bursar.core.ledger.commands import SetSetting
 from bursar.core.ledger.events import JobStepped, SettingSet
 from bursar.core.ledger.values import Setting
-from bursar.service.queries.balances import Seen
-from bursar.service.queries.entities import Page
-from bursar.service.queries.settings import begun
+from bursar.service.queries.balances import AsOf
+from bursar.service.queries.entities import ResultPage
+from bursar.service.queries.settings import enter_snapshot
 from bursar.service.secrets import Secret
-from bursar.store.ledger.pages import Recorded
+from bursar.store.ledger.pages import RecordedEvent
 from bursar.store.sql.codec import EVENTS, event_of
 from bursar.store.sql.connection import Connection
 from bursar.store.webhooks.deliveries import Delivery as Delivery  # for those without the store
-from bursar.store.webhooks.deliveries import page
+from bursar.store.webhooks.deliveries import deliveries_page
 
 WEBHOOK: Final = "webhook"  # kind of setting
 SECRET: Final = "webhook_secret"  # kind of setting: that a webhook was given another secret
@@ -67,17 +67,17 @@ class Webhook:
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
-    def of(cls, body: str) -> Self:
+    def from_body(cls, body: str) -> Self:
         """The webhook that a setting is."""
-        told: dict[str, Any] = json.loads(body)
-        return cls(**{**told, "types": tuple(told["types"])})
+        fields: dict[str, Any] = json.loads(body)
+        return cls(**{**fields, "types": tuple(fields["types"])})
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of events among which those it wants are; none if they are all."""
         if EVERYTHING in self.types:
             return ()
-        return tuple(sorted({_kind_of(one) for one in self.types}))
+        return tuple(sorted({_kind_of(type) for type in self.types}))
 
     def wants(self, type: str) -> bool:
         """Whether it is told of events of a type."""
@@ -96,8 +96,8 @@ def _kind_of(type: str) -> str:
     return STEP if type.startswith(JOB_PREFIX) else type
 
 
-def type_of_recorded(event: Recorded) -> str | None:
-    """What an event is called when it is told; None if it is told to nobody."""
+def event_type(event: RecordedEvent) -> str | None:
+    """The public type of an event; None if it is never delivered."""
     if event.kind == STEP:
         return f"{JOB_PREFIX}{json.loads(event.body)['why']}"
     is_setting = event.kind == SETTING
@@ -117,26 +117,26 @@ def secret_for(secret: Secret, org: OrgId, webhook: str, version: str) -> bytes:
     return secret.derived("webhook", org, webhook, version)
 
 
-def shown(secret: bytes) -> str:
-    """A secret as it is told to whoever asked for it."""
+def secret_text(secret: bytes) -> str:
+    """A secret in the text form of Standard Webhooks."""
     return "whsec_" + b64encode(secret).decode()
 
 
-def rotation(webhook: str, request: str, overlap_s: int) -> SetSetting:
+def rotate_command(webhook: str, request: str, overlap_s: int) -> SetSetting:
     """The command that gives a webhook another secret: the same for the same request."""
     id = SettingId(f"{webhook}/{version_of(request)}")
     return SetSetting(kind=SECRET, id=id, body=json.dumps({"overlap_s": overlap_s}), before=0)
 
 
-def versions(given: Sequence[Setting], now: Instant) -> list[str]:
+def signing_versions(rotations: Sequence[Setting], now: Instant) -> list[str]:
     """The versions of the secret that sign now, the newest first.
 
     `given` are those after the first, the oldest first: each lets the one before it sign a while
     longer.
     """
-    names = [FIRST, *(one.id.partition("/")[2] for one in given)]
+    names = [FIRST, *(rotation.id.partition("/")[2] for rotation in rotations)]
     signing = [names[-1]]
-    for name, after in zip(names[:-1], given, strict=True):
+    for name, after in zip(names[:-1], rotations, strict=True):
         overlap_s: int = json.loads(after.body or "{}").get("overlap_s", 0)
         if now < after.at + overlap_s * SECOND:
             signing.append(name)
@@ -148,10 +148,12 @@ def message_id(webhook: str, number: int) -> str:
     return f"msg_{webhook.replace('-', '')}_{number}"
 
 
-def signed(id: str, at_s: int, payload: bytes, secrets: Sequence[bytes]) -> dict[str, str]:
+def delivery_headers(
+    id: str, at_s: int, payload: bytes, secrets: Sequence[bytes]
+) -> dict[str, str]:
     """The headers of a delivery."""
     text = f"{id}.{at_s}.".encode() + payload
-    signatures = [f"v1,{b64encode(digest(one, text, sha256)).decode()}" for one in secrets]
+    signatures = [f"v1,{b64encode(digest(secret, text, sha256)).decode()}" for secret in secrets]
     return {
         "content-type": "application/json",
         "user-agent": "Bursar-Webhooks/1",
@@ -164,7 +166,7 @@ def signed(id: str, at_s: int, payload: bytes, secrets: Sequence[bytes]) -> dict
 # Delivering again
 
 
-def resend(id: str, webhook: str, number: int) -> SetSetting:
+def redeliver_command(id: str, webhook: str, number: int) -> SetSetting:
     """The command that lets something be delivered again."""
     body = json.dumps({"webhook": webhook, "number": number}, separators=(",", ":"))
     return SetSetting(kind=RESEND, id=SettingId(id), body=body, before=0)
@@ -172,16 +174,16 @@ def resend(id: str, webhook: str, number: int) -> SetSetting:
 
 def resend_of(body: str) -> tuple[str, int]:
     """Which webhook is to be told which event again."""
-    told: dict[str, Any] = json.loads(body)
-    return told["webhook"], told["number"]
+    fields: dict[str, Any] = json.loads(body)
+    return fields["webhook"], fields["number"]
 
 
 def deliveries_of(
     connection: Connection, org: OrgId, webhook: str, after: int, status: str, most: int
-) -> Seen[Page[Delivery]]:
+) -> AsOf[ResultPage[Delivery]]:
     """A webhook's deliveries in the order of their events; of one status, if that is not empty."""
     with connection.transaction():
-        number = begun(connection, org)
-        found = page(connection, org, webhook, after, status, most + 1)
-        last = str(found[most - 1].number) if len(found) > most else None
-        return Seen(value=Page(tuple(found[:most]), last), number=number, at=0)
+        number = enter_snapshot(connection, org)
+        rows = deliveries_page(connection, org, webhook, after, status, most + 1)
+        last = str(rows[most - 1].number) if len(rows) > most else None
+        return AsOf(value=ResultPage(tuple(rows[:most]), last), number=number, at=0)

@@ -11,8 +11,8 @@ from bursar.service.ledger.ledger import Ledger
 from bursar.service.secrets import Secret
 from bursar.service.webhooks.alerts import AlertWorker, submit_through
 from bursar.service.webhooks.delivery import RenderEvent, WebhookWorker
-from bursar.service.webhooks.safe_http import Outbound
-from bursar.service.workers.sweeper import UNHURRIED, SweepWorker, through
+from bursar.service.webhooks.safe_http import SafeHttpClient
+from bursar.service.workers.sweeper import SWEEP_TIMEOUTS, SweepWorker, run_through
 
 # One transaction at a time: a process has one core for its Python, and two lanes would only halve
 # their batches. For more throughput, start more processes.
@@ -25,7 +25,7 @@ def serving(database: Database, clock: GuardedClock | None = None) -> Iterator[L
     clock = clock or GuardedClock()
     with (
         Ledger(database.connect, limits=LIMITS, admit=database.check_space, clock=clock) as ledger,
-        SweepWorker(lambda: database.connect(UNHURRIED), through(ledger), clock=clock),
+        SweepWorker(lambda: database.connect(SWEEP_TIMEOUTS), run_through(ledger), clock=clock),
     ):
         yield ledger
 
@@ -37,7 +37,7 @@ def notifying(
     clock: GuardedClock,
     secret: Secret,
     render: RenderEvent,
-    outbound: Outbound,
+    outbound: SafeHttpClient,
 ) -> Iterator[None]:
     """Raise alerts and deliver webhooks, in the process that holds the lease (B6)."""
     decided = submit_through(ledger)

@@ -153,7 +153,7 @@ def _handled(
     except Exception:
         jobs = list(by_job(letters).values())
         if len(jobs) > 1:
-            return [letter for told in jobs for letter in _handled(receive, told)]
+            return [letter for messages in jobs for letter in _handled(receive, messages)]
         _log.exception("a message cannot be handled: %s", letters[0])
         return []
 

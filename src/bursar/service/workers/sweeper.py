@@ -1,9 +1,8 @@
-"""Writing down what has fallen due in orgs that nobody touches, and keeping what is summed up.
+"""Writes the due events of idle orgs, and maintains top lists and snapshots.
 
-Nothing hangs on it: what is due happens before the next command anyhow, and every balance is shown
-as if it had (L3). The sweeper only lets the first command after a long silence be a short one, and
-lets events, webhooks and top lists tell in time what has happened. So it may run late, twice at
-once, or not at all.
+No rule depends on it: due events are written before the next command anyway, and balances include
+them (L3). The sweeper makes the first command after a long silence cheap, and keeps events,
+webhooks and top lists current. So it may run late, twice at once, or not at all.
 
 A pass walks over all orgs in order of their ids and looks at those whose number is not the one it
 saw last, or whose next instant (`sweeps.due_at`) has come. What is due is found at the ends of the
@@ -26,7 +25,7 @@ from bursar.service.ledger.batch import Ask
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.queries.history import add_snapshots, distance
-from bursar.service.queries.top_lists import SWEEP, refresh
+from bursar.service.queries.top_lists import SWEEPER, refresh
 from bursar.service.workers.worker import LeasedWorker, Walk
 from bursar.store import worker_leases
 from bursar.store.database import Timeouts
@@ -39,7 +38,7 @@ ROUNDS: Final = 1_000  # of one page: so a pass ends, whatever comes in meanwhil
 
 # An org's first sweep reads all its events, in one transaction. All else has the usual limits.
 _LONG_MS: Final = 6 * 3_600 * 1_000
-UNHURRIED: Final = Timeouts(
+SWEEP_TIMEOUTS: Final = Timeouts(
     statement_ms=_LONG_MS, transaction_ms=_LONG_MS, answer_s=_LONG_MS / 1_000 + 15
 )
 
@@ -50,16 +49,16 @@ RunCommands = Callable[
 ]  # lets commands be decided; what fails is told, and left
 
 
-def through(ledger: Ledger) -> RunCommands:
+def run_through(ledger: Ledger) -> RunCommands:
     """Let a ledger decide the sweeper's commands; an org that cannot is told in the log."""
 
-    def asks(commands: Sequence[Ask]) -> None:
-        waiting = [(one.org, ledger.submit(one.org, one.key, one.command)) for one in commands]
+    def run_commands(commands: Sequence[Ask]) -> None:
+        waiting = [(ask.org, ledger.submit(ask.org, ask.key, ask.command)) for ask in commands]
         for org, answer in waiting:
             if (error := answer.exception()) is not None:
-                _log.warning("%s could not be swept: %s", org, error)
+                _log.warning("org %s could not be swept: %s", org, error)
 
-    return asks
+    return run_commands
 
 
 @dataclass(slots=True)
@@ -68,7 +67,7 @@ class SweepResult:
 
     at: Instant  # when it began: what was recorded before is in it
     orgs: int = 0  # that were looked at
-    asked: int = 0  # commands for what was due
+    commands: int = 0  # commands for what was due
     behind: int = 0  # orgs that could not be finished
     snapshots: int = 0
     finished: bool = False  # whether all orgs were come to
@@ -80,25 +79,25 @@ class Sweeper:
     def __init__(
         self,
         connection: Connection,
-        asks: RunCommands,
+        run_commands: RunCommands,
         clock: Callable[[Connection], Instant] = money_time,
     ) -> None:
         self._connection = connection
-        self._asks = asks
+        self._run_commands = run_commands
         self._clock = clock
 
-    def sweep(self, goes_on: Callable[[], bool] = lambda: True) -> SweepResult:
+    def sweep(self, may_continue: Callable[[], bool] = lambda: True) -> SweepResult:
         """One pass over all orgs; `goes_on` is asked between pages."""
         done = SweepResult(at=self._clock(self._connection))
         after = ""
-        while goes_on():
-            page = summaries.to_look_at(self._connection, after, done.at, PAGE)
+        while may_continue():
+            page = summaries.orgs_to_sweep(self._connection, after, done.at, PAGE)
             if not page:
                 done.finished = True
                 if not done.behind:
-                    worker_leases.record_done(self._connection, SWEEP, done.at)
+                    worker_leases.record_done(self._connection, SWEEPER, done.at)
                 break
-            self.sweep_orgs([one.org for one in page], done)
+            self.sweep_orgs([state.org for state in page], done)
             after = page[-1].org
         return done
 
@@ -116,26 +115,26 @@ class Sweeper:
         return done
 
     def _write_due(self, orgs: Sequence[OrgId], done: SweepResult) -> None:
-        asked: set[str] = set()
+        sent: set[str] = set()
         for _ in range(ROUNDS):
             now = self._clock(self._connection)
             asks = [
-                Ask(one.org, f"sweep/{one.number}/{one.at}", Lapse(most=LAPSES))
-                for one in summaries.due(self._connection, orgs, now)
+                Ask(due.org, f"sweep/{due.number}/{due.at}", Lapse(most=LAPSES))
+                for due in summaries.due(self._connection, orgs, now)
             ]
-            new = [one for one in asks if f"{one.org} {one.key}" not in asked]
+            new = [ask for ask in asks if f"{ask.org} {ask.key}" not in sent]
             if not new:  # what is left cannot be written now
                 return
-            asked |= {f"{one.org} {one.key}" for one in new}
-            done.asked += len(new)
-            self._asks(new)
+            sent |= {f"{ask.org} {ask.key}" for ask in new}
+            done.commands += len(new)
+            self._run_commands(new)
 
     def _add_snapshots(self, orgs: Sequence[OrgId], done: SweepResult) -> None:
         last = snapshots.last_ones(self._connection, orgs)
-        for one in summaries.behind(self._connection, orgs):
-            number, grants = last.get(one.org, (0, 0))
-            if one.number >= number + distance(grants):
-                done.snapshots += add_snapshots(self._connection, one.org, one.number)
+        for state in summaries.sweep_states(self._connection, orgs):
+            number, grants = last.get(state.org, (0, 0))
+            if state.number >= number + distance(grants):
+                done.snapshots += add_snapshots(self._connection, state.org, state.number)
 
 
 class SweepWorker(LeasedWorker):
@@ -148,7 +147,7 @@ class SweepWorker(LeasedWorker):
     def __init__(
         self,
         connect: Callable[[], Connection],
-        asks: RunCommands,
+        run_commands: RunCommands,
         *,
         interval_s: float = 5.0,
         term_s: float = 30.0,
@@ -158,11 +157,13 @@ class SweepWorker(LeasedWorker):
         clock = clock or GuardedClock()
 
         def prepare(connection: Connection) -> Walk:
-            sweeper = Sweeper(connection, asks, clock)
+            sweeper = Sweeper(connection, run_commands, clock)
 
             def sweep(may_continue: Callable[[], bool]) -> None:
                 self.passes += sweeper.sweep(may_continue).finished
 
             return sweep
 
-        super().__init__(SWEEP, connect, prepare, interval_s=interval_s, term_s=term_s, clock=clock)
+        super().__init__(
+            SWEEPER, connect, prepare, interval_s=interval_s, term_s=term_s, clock=clock
+        )

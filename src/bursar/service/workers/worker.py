@@ -226,7 +226,7 @@ class WorkerLease(NamedTuple):
     its successor does no harm: the work must bear to be done twice.
     """
 
-    duty: str
+    worker: str
     term_s: float
     clock: Callable[[Connection], Instant]
 
@@ -300,7 +300,7 @@ class DatabaseWorker(Worker):
                 if not self.is_stopping:
                     raise
             if self._lease is not None:
-                worker_leases.release(connection, self._lease.duty, self.holder)
+                worker_leases.release(connection, self._lease.worker, self.holder)
 
     def _may_continue(self) -> bool:
         return not self.is_stopping and self._has_lease()

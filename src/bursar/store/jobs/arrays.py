@@ -61,13 +61,15 @@ def arrays_due(
     connection: Connection, org: OrgId | None, after: tuple[OrgId, str], most: int
 ) -> list[tuple[OrgId, ArrayProgress]]:
     """Arrays of all orgs, or of one, that can be advanced, behind one."""
-    sql, given = (DUE, after) if org is None else (DUE_OF, (org, *after))
-    return [(owner, array_of_row(*row)) for owner, *row in connection.execute(sql, [*given, most])]
+    sql, parameters = (DUE, after) if org is None else (DUE_OF, (org, *after))
+    return [
+        (owner, array_of_row(*row)) for owner, *row in connection.execute(sql, [*parameters, most])
+    ]
 
 
 # For display
 
-STANDING: Final = """
+ARRAY_STATES: Final = """
     select a.job_id, a.count, a.at_once, a.begun, a.succeeded, a.failed, a.cancelled, a.expired,
            e.queued, e.running, e.stopping, e.out_of_credits
       from unnest(%s::text[], %s::text[]) as u(org_id, job_id)
@@ -94,7 +96,7 @@ TO_COME: Final = f"""
 """
 
 
-class Standing(NamedTuple):
+class ArrayStates(NamedTuple):
     """How many elements of an array are in which state."""
 
     job: JobId
@@ -111,16 +113,18 @@ class Standing(NamedTuple):
     out_of_credits: int
 
 
-def standings(connection: Connection, org: OrgId, jobs: Sequence[JobId]) -> dict[JobId, Standing]:
+def array_states(
+    connection: Connection, org: OrgId, jobs: Sequence[JobId]
+) -> dict[JobId, ArrayStates]:
     """How arrays stand, inside a transaction that has entered their org."""
     if not jobs:
         return {}
-    rows = connection.execute(STANDING, [[org] * len(jobs), list(jobs)])
-    return {row[0]: Standing(*row) for row in rows}
+    rows = connection.execute(ARRAY_STATES, [[org] * len(jobs), list(jobs)])
+    return {row[0]: ArrayStates(*row) for row in rows}
 
 
 def count_to_come(connection: Connection, org: OrgId, account: str | None, user: str | None) -> int:
     """How many elements of arrays have not begun, of an account with all below it, or a user."""
-    given: list[Any] = [org, account, org, account, user, user]
-    [(found,)] = connection.execute(TO_COME, given).fetchall()
-    return int(found)
+    parameters: list[Any] = [org, account, org, account, user, user]
+    [(count,)] = connection.execute(TO_COME, parameters).fetchall()
+    return int(count)

@@ -1,8 +1,8 @@
-"""Messages on their way between orgs and pools: rows of an outbox until the other side has them.
+"""Messages between orgs and pools: rows of an outbox until the other side has received them.
 
-A message is written in the transaction of what it tells of, so neither is there without the other.
-The relay reads what is not acknowledged, in order, and marks a message once it was received.
-Anybody may do so at any time, and be killed at any time: what comes twice is known by its number.
+A message is written in the transaction that it reports on. The relay reads unacknowledged messages
+in order and marks each one when it was received. Any process may do so and be killed at any time:
+the receiver recognises a repeated message by its number.
 """
 
 from collections import defaultdict
@@ -43,16 +43,18 @@ def message_text(message: Message) -> str:
 def message_of(text: str) -> Message:
     """The message that has this text."""
     name, fields = value_of(list[msgspec.Raw], text)
-    found: Message = value_of(_KINDS[value_of(str, str(name, "utf8"))], str(fields, "utf8"))
-    return found
+    message: Message = value_of(_KINDS[value_of(str, str(name, "utf8"))], str(fields, "utf8"))
+    return message
 
 
 def by_job(letters: Iterable[Letter]) -> dict[tuple[OrgId, JobId], list[Letter]]:
     """The letters about each job, in the order of their numbers, each number once."""
-    found: dict[tuple[OrgId, JobId], dict[int, Letter]] = defaultdict(dict)
+    letters_by_job: dict[tuple[OrgId, JobId], dict[int, Letter]] = defaultdict(dict)
     for letter in letters:
-        found[letter.org, letter.job][letter.n] = letter
-    return {job: [numbered[n] for n in sorted(numbered)] for job, numbered in found.items()}
+        letters_by_job[letter.org, letter.job][letter.n] = letter
+    return {
+        job: [numbered[n] for n in sorted(numbered)] for job, numbered in letters_by_job.items()
+    }
 
 
 # From orgs

@@ -76,7 +76,7 @@ UNDIVIDED: Final = """
      order by s.org_id
      limit %s
 """
-UNTOLD: Final = """
+UNACKNOWLEDGED: Final = """
     select t.org_id
       from quota_slices t
      where t.known < t.n
@@ -86,7 +86,7 @@ UNTOLD: Final = """
 """
 
 
-class Kept(NamedTuple):
+class StoredSlice(NamedTuple):
     """A part as it is kept."""
 
     part: PoolSlice
@@ -94,7 +94,7 @@ class Kept(NamedTuple):
     number: int = 0  # of the event that has set the quota
 
 
-class Asked(NamedTuple):
+class SetQuota(NamedTuple):
     """A quota, and the event that has set it."""
 
     quota: RunningQuota
@@ -106,10 +106,10 @@ def enter(connection: Connection, org: OrgId) -> None:
     restrict_to_orgs(connection, [org])
 
 
-def quotas_of(connection: Connection, org: OrgId) -> list[Asked]:
+def quotas_of(connection: Connection, org: OrgId) -> list[SetQuota]:
     """All quotas of an org, by id; those that were dropped limit nothing."""
     return [
-        Asked(_quota(org, id, json.loads(body or "{}")), number)
+        SetQuota(_quota(org, id, json.loads(body or "{}")), number)
         for id, number, body in connection.execute(QUOTAS, [org]).fetchall()
     ]
 
@@ -120,8 +120,8 @@ def quotas_for(
     """The quotas that count what a user does for an account, by id, with what each says."""
     with connection.transaction():
         enter(connection, org)
-        found = connection.execute(QUOTAS_FOR, [org, account, user, org, user]).fetchall()
-    return [(id, json.loads(body)) for id, body in found]
+        rows = connection.execute(QUOTAS_FOR, [org, account, user, org, user]).fetchall()
+    return [(id, json.loads(body)) for id, body in rows]
 
 
 def _quota(org: OrgId, id: str, body: dict[str, Any]) -> RunningQuota:
@@ -140,10 +140,10 @@ def limits_of(body: dict[str, Any]) -> Amounts:
     return tuple(sorted(limits.items()))
 
 
-def slices_of(connection: Connection, org: OrgId) -> dict[tuple[str, PoolId], Kept]:
+def slices_of(connection: Connection, org: OrgId) -> dict[tuple[str, PoolId], StoredSlice]:
     """What pools were given of an org's quotas, by quota and pool."""
     return {
-        (quota, pool): Kept(
+        (quota, pool): StoredSlice(
             PoolSlice(
                 pool=pool, slice=value_of(Slice, body), bounds=tuple(map(tuple, json.loads(bounds)))
             ),
@@ -154,17 +154,17 @@ def slices_of(connection: Connection, org: OrgId) -> dict[tuple[str, PoolId], Ke
     }
 
 
-def save_slices(connection: Connection, kept: Iterable[Kept]) -> None:
+def save_slices(connection: Connection, slices: Iterable[StoredSlice]) -> None:
     """Write parts in place of those that have their keys."""
     rows = [
-        (*one.part.slice.key, one.part.pool, one.part.slice.n, one.known, one.number,
-         text_of(one.part.slice), text_of(one.part.bounds))
-        for one in kept
+        (*stored.part.slice.key, stored.part.pool, stored.part.slice.n, stored.known, stored.number,
+         text_of(stored.part.slice), text_of(stored.part.bounds))
+        for stored in slices
     ]  # fmt: skip
     connection.execute(SAVE, column_arrays(rows, 8))
 
 
 def undivided(connection: Connection, most: int) -> list[OrgId]:
     """Orgs whose quotas were changed, or whose pools do not know what they may have."""
-    found = [row for sql in (UNDIVIDED, UNTOLD) for row in connection.execute(sql, [most])]
-    return sorted({org for (org,) in found})
+    rows = [row for sql in (UNDIVIDED, UNACKNOWLEDGED) for row in connection.execute(sql, [most])]
+    return sorted({org for (org,) in rows})

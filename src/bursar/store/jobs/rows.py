@@ -62,15 +62,15 @@ def count_latest(connection: Connection, org: OrgId, of: Counting) -> int:
 
 def _count(connection: Connection, sql: str, org: OrgId, of: Counting) -> int:
     account, user, since, most = of
-    given = [org, account, org, since, account, user, user, most]
-    [(found,)] = connection.execute(sql, given).fetchall()
-    return int(found)
+    parameters = [org, account, org, since, account, user, user, most]
+    [(count,)] = connection.execute(sql, parameters).fetchall()
+    return int(count)
 
 
 # For those who look
 
 
-class Shown(NamedTuple):
+class JobView(NamedTuple):
     """A job as it is shown."""
 
     job: JobId
@@ -87,7 +87,7 @@ class Shown(NamedTuple):
     ended_at: Instant | None
     end_class: str | None
     exit_code: int | None
-    asked: str | None  # JSON
+    request: str | None  # JSON
     run_ms: int | None
     max_cost: int | None
     rolling: bool
@@ -105,13 +105,13 @@ class Shown(NamedTuple):
 
 
 # What was asked of an element is kept with its array.
-_ASKED: Final = """
+_REQUEST: Final = """
     coalesce(j.request, (select a.request from jobs a
                         where a.org_id = j.org_id and a.job_id = j.array_id))::text
 """
 _SHOWN: Final = f"""
     j.job_id, j.account_id, j.user_id, j.pool_id, j.state, j.why, j.withdrawn, j.attempt,
-    j.gpu_type, j.submitted_at, j.started_at, j.ended_at, j.end_class, j.exit_code, {_ASKED},
+    j.gpu_type, j.submitted_at, j.started_at, j.ended_at, j.end_class, j.exit_code, {_REQUEST},
     j.run_ms, j.max_cost, j.rolling, j.steps, h.used, h.open, h.owed, h.expires_at, h.rates::text,
     {FOLLOWED}, j.cached_from, j.array_id, j.place, j.elements
 """
@@ -257,7 +257,7 @@ def _rolling_job(row: RollingJob) -> RollingJob:
     return row._replace(state=JobState(row.state), rates=rates)
 
 
-class Wanted(NamedTuple):
+class JobFilter(NamedTuple):
     """Which jobs are asked for; None asks for all."""
 
     state: str | None = None
@@ -303,29 +303,29 @@ class Glance(NamedTuple):
     held: int
 
 
-def shown_job(connection: Connection, org: OrgId, job: str) -> Shown | None:
+def shown_job(connection: Connection, org: OrgId, job: str) -> JobView | None:
     """A job, inside a transaction that has entered its org."""
     row = connection.execute(SHOWN, [org, job]).fetchone()
-    return None if row is None else Shown(*row)
+    return None if row is None else JobView(*row)
 
 
 def listed_jobs(
-    connection: Connection, org: OrgId, wanted: Wanted, after: tuple[Instant, str], most: int
-) -> list[Shown]:
+    connection: Connection, org: OrgId, wanted: JobFilter, after: tuple[Instant, str], most: int
+) -> list[JobView]:
     """Jobs of an org, the newest first, from behind the one that was submitted then."""
-    asked: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         **wanted._asdict(), "org": org, "at": after[0], "job": after[1], "most": most
     }  # fmt: skip
     sql = LISTED_ALIVE if wanted.alive else LISTED
-    return [Shown(*row) for row in connection.execute(sql, asked)]
+    return [JobView(*row) for row in connection.execute(sql, parameters)]
 
 
 def elements_of(
     connection: Connection, org: OrgId, array: str, state: str | None, after: int, most: int
-) -> list[Shown]:
+) -> list[JobView]:
     """The elements of an array that have begun, by their numbers, behind one."""
-    given = [org, array, after, state, state, most]
-    return [Shown(*row) for row in connection.execute(ELEMENTS, given)]
+    parameters = [org, array, after, state, state, most]
+    return [JobView(*row) for row in connection.execute(ELEMENTS, parameters)]
 
 
 def result_of(connection: Connection, org: OrgId, job: str) -> Result | None:

@@ -41,7 +41,7 @@ BY_ENDING: Final = MappingProxyType(
     }
 )
 
-# An id that a caller chose may be anybody's: each org is asked, by its key.
+# An id that a caller chose may be in any org: each org is searched, by key.
 ANYWHERE: Final = MappingProxyType(
     {
         table: f"""
@@ -61,9 +61,9 @@ ACCOUNT_OF: Final = MappingProxyType(
     }
 )
 
-ASKER: Final = "select actor from requests where org_id = %s and key = %s"
+FIRST_ACTOR: Final = "select actor from requests where org_id = %s and key = %s"
 
-STANDING: Final = """
+SETUP_STATES: Final = """
     select k.org_id, o.root is not null, o.tier is not null
       from unnest(%s::text[], %s::text[]) as k(org_id, user_id)
      cross join lateral (select * from orgs t where t.org_id = k.org_id offset 0) as o
@@ -79,38 +79,38 @@ PARENT: Final = "select parent from accounts where org_id = %s and account_id = 
 def orgs_with(connection: Connection, table: str, id: str) -> list[OrgId]:
     """The orgs in which an id stands for something of that kind; for operators."""
     for statements in (BY_ENDING, ANYWHERE):
-        found = connection.execute(statements[table], {"id": id}).fetchall()
-        if found:
+        rows = connection.execute(statements[table], {"id": id}).fetchall()
+        if rows:
             break
-    return [org for (org,) in found]
+    return [org for (org,) in rows]
 
 
 def account_of(connection: Connection, org: OrgId, table: str, id: str) -> str | None:
     """The account that something belongs to; empty if it belongs to the whole org."""
     with connection.transaction():
         restrict_to_orgs(connection, [org])
-        found = connection.execute(ACCOUNT_OF[table], [org, id]).fetchone()
-        if found is not None and table == "charges":
-            found = connection.execute(ACCOUNT_OF["holds"], [org, found[0]]).fetchone()
-    return None if found is None else found[0]
+        row = connection.execute(ACCOUNT_OF[table], [org, id]).fetchone()
+        if row is not None and table == "charges":
+            row = connection.execute(ACCOUNT_OF["holds"], [org, row[0]]).fetchone()
+    return None if row is None else row[0]
 
 
-def asker_of(connection: Connection, org: OrgId, key: str) -> str | None:
-    """Who was the first to ask something under a request's key; None if nobody has."""
+def first_actor(connection: Connection, org: OrgId, key: str) -> str | None:
+    """The API key that first used an idempotency key; None if the key is new."""
     with connection.transaction():
         restrict_to_orgs(connection, [org])
-        found = connection.execute(ASKER, [org, key]).fetchone()
-    return None if found is None else found[0]
+        row = connection.execute(FIRST_ACTOR, [org, key]).fetchone()
+    return None if row is None else row[0]
 
 
-def standing(
+def setup_states(
     connection: Connection, users: Sequence[tuple[OrgId, str]]
 ) -> dict[OrgId, tuple[bool, bool]]:
     """Of orgs that have books, and a certain user in them: whether they have a root, and a tier."""
     with connection.transaction():
         restrict_to_orgs(connection, [org for org, _ in users])
-        found = connection.execute(STANDING, column_arrays(users, 2)).fetchall()
-    return {org: (root, tier) for org, root, tier in found}
+        rows = connection.execute(SETUP_STATES, column_arrays(users, 2)).fetchall()
+    return {org: (root, tier) for org, root, tier in rows}
 
 
 def parent_of(connection: Connection, org: OrgId, account: str) -> tuple[str | None] | None:

@@ -46,7 +46,7 @@ LOCK_ORGS: Final = """
 LANE_FRONT: Final = 4  # grants that are loaded with their lane
 
 
-class Wanted(NamedTuple):
+class WantedRows(NamedTuple):
     """A row or a range of one org that is to be loaded."""
 
     org: OrgId
@@ -74,8 +74,8 @@ class OrgRow:
         The number alone is not enough: after a fail-over the new server may lack the last commits
         and have others by now, under the same numbers.
         """
-        one = books.header
-        return (one.number, one.now, books.clock, one.issued) == self.values[:4]
+        header = books.header
+        return (header.number, header.now, books.clock, header.issued) == self.values[:4]
 
     def fill(self, books: Books) -> None:
         """Copy the row into the header of the books."""
@@ -134,7 +134,7 @@ def _org_of(row: Values) -> OrgRow:
     return OrgRow(org=row[0], number=row[1], frozen=row[-1], values=row[1:-1])
 
 
-def load(connection: Connection, parts: Parts, wanted: Iterable[Wanted], most: int) -> None:
+def load(connection: Connection, parts: Parts, wanted: Iterable[WantedRows], most: int) -> None:
     """Load what is wanted; of each order at most `most` keys.
 
     All statements are sent before the first answer is awaited.

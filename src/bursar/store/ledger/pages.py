@@ -12,7 +12,7 @@ from bursar.core.ids import OrgId
 from bursar.store.sql.connection import Connection
 
 
-class Recorded(NamedTuple):
+class RecordedEvent(NamedTuple):
     """An event as it stands in its stream."""
 
     number: int
@@ -82,16 +82,22 @@ EVENTS: Final = """
 
 def ids(connection: Connection, org: OrgId, table: str, after: str, most: int) -> list[str]:
     """The ids of an org's things of a kind that follow one."""
-    found = connection.execute(IDS[table], {"org": org, "after": after, "most": most})
-    return [id for (id,) in found]
+    rows = connection.execute(IDS[table], {"org": org, "after": after, "most": most})
+    return [id for (id,) in rows]
 
 
 def grants_of(
     connection: Connection, org: OrgId, account: str, after: tuple[int, str], most: int
 ) -> list[tuple[int, str]]:
     """The grants that an account was issued after one: when, and their ids."""
-    asked = {"org": org, "account": account, "issued_at": after[0], "after": after[1], "most": most}
-    return [(at, id) for at, id in connection.execute(GRANTS, asked)]
+    parameters = {
+        "org": org,
+        "account": account,
+        "issued_at": after[0],
+        "after": after[1],
+        "most": most,
+    }
+    return [(at, id) for at, id in connection.execute(GRANTS, parameters)]
 
 
 def charges_of(
@@ -99,11 +105,11 @@ def charges_of(
 ) -> list[tuple[int, str]]:
     """A hold's charges, the latest first, from before an event's number on; 0 from the latest."""
     limit = -(2**62) if before == 0 else -before
-    asked = {"org": org, "hold": hold, "before": limit, "most": most}
-    return [(number, id) for number, id in connection.execute(CHARGES, asked)]
+    parameters = {"org": org, "hold": hold, "before": limit, "most": most}
+    return [(number, id) for number, id in connection.execute(CHARGES, parameters)]
 
 
-def events(connection: Connection, org: OrgId, after: int, most: int) -> list[Recorded]:
+def events(connection: Connection, org: OrgId, after: int, most: int) -> list[RecordedEvent]:
     """What happened to an org after an event's number."""
-    asked: dict[str, Any] = {"org": org, "after": after, "most": most}
-    return [Recorded(*row) for row in connection.execute(EVENTS, asked)]
+    parameters: dict[str, Any] = {"org": org, "after": after, "most": most}
+    return [RecordedEvent(*row) for row in connection.execute(EVENTS, parameters)]

@@ -9,7 +9,7 @@ from bursar.store.sql.arrays import Values, column_arrays
 from bursar.store.sql.connection import Connection, restrict_to_orgs
 from bursar.store.sql.fragments import lookup
 
-ONE: Final = """
+SETTING: Final = """
     select kind, setting_id, body::text, number, at
       from settings
      where org_id = %s and kind = %s and setting_id = %s
@@ -46,7 +46,7 @@ def setting(connection: Connection, org: OrgId, kind: str, id: str) -> Setting |
     """What an org keeps under a kind and an id; None if that was never, or is no more."""
     with connection.transaction():
         restrict_to_orgs(connection, [org])
-        row = connection.execute(ONE, [org, kind, id]).fetchone()
+        row = connection.execute(SETTING, [org, kind, id]).fetchone()
     if row is None or row[2] is None:
         return None
     return _setting(row)

@@ -65,7 +65,7 @@ def newest(
 
 
 INSERT: Final = """
-    -- Whoever comes second has made the same one.
+    -- A second process has made the same snapshot.
     insert into snapshots (org_id, number, at, grants, checksum, body)
     values (%s, %s, %s, %s, %s, %s)
     on conflict (org_id, number) do nothing
@@ -94,14 +94,14 @@ CHECKSUM: Final = r"""encode(sha256(
 def _unpacked(body: bytes, account: AccountId | None) -> dict[GrantId, GrantView]:
     text = zlib.decompress(body)
     if account is None:
-        found = value_of(tuple[GrantView, ...], text.decode())
+        grants = value_of(tuple[GrantView, ...], text.decode())
     else:
-        found = tuple(
-            value_of(GrantView, bytes(one).decode())
-            for one in _EACH.decode(text)
-            if _OWNER.decode(one).terms.account == account
+        grants = tuple(
+            value_of(GrantView, bytes(raw).decode())
+            for raw in _EACH.decode(text)
+            if _OWNER.decode(raw).terms.account == account
         )
-    return {one.terms.id: one for one in found}
+    return {grant.terms.id: grant for grant in grants}
 
 
 class _Terms(msgspec.Struct):

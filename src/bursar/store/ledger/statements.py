@@ -62,8 +62,8 @@ def lines(
 ) -> list[PostingRow]:
     """The next postings of an account's grants behind a place, up to the event `last`."""
     number, place = after
-    asked = {"org": org, "account": account, "number": number, "place": place}
-    rows = connection.execute(LINES, {**asked, "last": last, "most": most})
+    parameters = {"org": org, "account": account, "number": number, "place": place}
+    rows = connection.execute(LINES, {**parameters, "last": last, "most": most})
     return [PostingRow(*row) for row in rows]
 
 
@@ -72,11 +72,11 @@ def sums(
 ) -> list[tuple[str | None, str, int]]:
     """What moved in an account's grants behind the event `after`, up to and with a place."""
     number, place = upto
-    asked = {"org": org, "account": account, "after": after, "number": number, "place": place}
-    return [(source, target, sum_) for source, target, sum_ in connection.execute(SUMS, asked)]
+    parameters = {"org": org, "account": account, "after": after, "number": number, "place": place}
+    return [(source, target, sum_) for source, target, sum_ in connection.execute(SUMS, parameters)]
 
 
-class Told(NamedTuple):
+class ActedEvent(NamedTuple):
     """An event, and who asked for it."""
 
     event: Event
@@ -89,11 +89,11 @@ EVENTS: Final = f"""
 """
 
 
-def events(connection: Connection, org: OrgId, numbers: Collection[int]) -> dict[int, Told]:
+def events(connection: Connection, org: OrgId, numbers: Collection[int]) -> dict[int, ActedEvent]:
     """Events by their numbers."""
     keys = column_arrays([(org, number) for number in sorted(numbers)], 2)
     rows = connection.execute(EVENTS, keys)
-    return {number: Told(event_of(kind, body), actor) for number, kind, body, actor in rows}
+    return {number: ActedEvent(event_of(kind, body), actor) for number, kind, body, actor in rows}
 
 
 RESULTS: Final = f"""

@@ -1,4 +1,4 @@
-"""What the sweeper keeps beside the ledger: how far it has come, and who stands where (L3, L15).
+"""Rows of the sweeper: its progress for each org, and the entries of top lists (L3, L15).
 
 Statements here go over many orgs at once, joined as `unnest(arrays)`, each row looked up for itself
 whatever the statistics say (`lookup`). Two are about all orgs: they ask which of them to look
@@ -21,7 +21,7 @@ from bursar.store.sql.fragments import lookup
 DAY_SLOTS: Final = 4  # slots that cover 24 hours, as BURN_SLOTS cover a week
 
 
-class Behind(NamedTuple):
+class OrgToSweep(NamedTuple):
     """An org that has moved on since it was last swept, or has something due."""
 
     org: OrgId
@@ -30,7 +30,7 @@ class Behind(NamedTuple):
     swept_at: Instant  # when that was
 
 
-TO_LOOK_AT: Final = """
+ORGS_TO_SWEEP: Final = """
     -- A walk along a primary key, and for each org a look into another: nothing else is read of an
     -- org to which nothing has happened.
     select o.org_id, o.number, coalesce(s.number, 0), coalesce(s.at, 0)
@@ -43,13 +43,15 @@ TO_LOOK_AT: Final = """
 """
 
 
-def to_look_at(connection: Connection, after: OrgId, now: Instant, most: int) -> list[Behind]:
+def orgs_to_sweep(
+    connection: Connection, after: OrgId, now: Instant, most: int
+) -> list[OrgToSweep]:
     """The next orgs, by id, that a sweep must look at."""
-    rows = connection.execute(TO_LOOK_AT, [after, now, most]).fetchall()
-    return [Behind(*row) for row in rows]
+    rows = connection.execute(ORGS_TO_SWEEP, [after, now, most]).fetchall()
+    return [OrgToSweep(*row) for row in rows]
 
 
-BEHIND: Final = f"""
+SWEEP_STATES: Final = f"""
     select t.org_id, t.number, coalesce(s.number, 0), coalesce(s.at, 0)
       from {lookup({"org_id": "text"}, "orgs", "and t.frozen is null")}
       left join lateral (select * from sweeps u where u.org_id = t.org_id offset 0) as s on true
@@ -57,10 +59,10 @@ BEHIND: Final = f"""
 """
 
 
-def behind(connection: Connection, orgs: Iterable[OrgId]) -> list[Behind]:
+def sweep_states(connection: Connection, orgs: Iterable[OrgId]) -> list[OrgToSweep]:
     """How far these orgs are, and their sweeps, in id order; frozen ones are left out."""
-    rows = connection.execute(BEHIND, column_arrays([(org,) for org in orgs], 1)).fetchall()
-    return [Behind(*row) for row in rows]
+    rows = connection.execute(SWEEP_STATES, column_arrays([(org,) for org in orgs], 1)).fetchall()
+    return [OrgToSweep(*row) for row in rows]
 
 
 # What is due
@@ -147,7 +149,7 @@ def _orgs(orgs: Iterable[OrgId]) -> list[str]:
 
 # How far a sweep has come
 
-NOTE_SWEEP: Final = """
+SAVE_SWEEPS: Final = """
     -- Two sweeps of one snapshot cannot both write a row here: what each adds is added once.
     insert into sweeps (org_id, number, at, due_at)
     select u.org_id, u.number, u.at, u.due_at
@@ -159,7 +161,7 @@ NOTE_SWEEP: Final = """
 """
 
 
-class Noted(NamedTuple):
+class SweepRecord(NamedTuple):
     """How far a sweep has come with an org."""
 
     org: OrgId
@@ -168,9 +170,9 @@ class Noted(NamedTuple):
     due_at: Instant
 
 
-def note_sweeps(connection: Connection, noted: Sequence[Noted]) -> None:
+def save_sweeps(connection: Connection, sweeps: Sequence[SweepRecord]) -> None:
     """Write down how far a sweep has come; an error if another one has since."""
-    connection.execute(NOTE_SWEEP, column_arrays(noted, 4))
+    connection.execute(SAVE_SWEEPS, column_arrays(sweeps, 4))
 
 
 EVENTS_SINCE: Final = """
@@ -183,9 +185,11 @@ EVENTS_SINCE: Final = """
 """
 
 
-def events_since(connection: Connection, orgs: Sequence[Behind]) -> Iterator[tuple[OrgId, Event]]:
+def events_since(
+    connection: Connection, orgs: Sequence[OrgToSweep]
+) -> Iterator[tuple[OrgId, Event]]:
     """What happened to orgs since they were swept, in no particular order."""
-    spans = [(one.org, one.swept, one.number) for one in orgs]
+    spans = [(org.org, org.swept, org.number) for org in orgs]
     with connection.cursor(name="events_since") as cursor:
         cursor.itersize = 2_000
         for org, kind, body in cursor.execute(EVENTS_SINCE, column_arrays(spans, 3)):
@@ -194,7 +198,7 @@ def events_since(connection: Connection, orgs: Sequence[Behind]) -> Iterator[tup
 
 # Who spent
 
-Named = tuple[OrgId, str]  # an id within an org
+OrgKey = tuple[OrgId, str]  # an id within an org
 
 HOLDS_OF_CHARGES: Final = f"""
     select t.org_id, t.charge_id, t.hold_id
@@ -230,32 +234,32 @@ PATHS: Final = """
 """
 
 
-def holds_of_charges(connection: Connection, charges: Collection[Named]) -> dict[Named, Named]:
+def holds_of_charges(connection: Connection, charges: Collection[OrgKey]) -> dict[OrgKey, OrgKey]:
     """The holds that charges were booked on."""
     rows = connection.execute(HOLDS_OF_CHARGES, column_arrays([*charges], 2))
     return {(org, charge): (org, hold) for org, charge, hold in rows}
 
 
 def spenders(
-    connection: Connection, holds: Collection[Named]
-) -> dict[Named, tuple[str, str | None]]:
+    connection: Connection, holds: Collection[OrgKey]
+) -> dict[OrgKey, tuple[str, str | None]]:
     """Account and user of holds, and the account of debts that belong to no hold."""
     keys = column_arrays([*holds], 2)
     rows = connection.execute(SPENDERS, [*keys, *keys])
     return {(org, hold): (account, user) for org, hold, account, user in rows}
 
 
-def owners(connection: Connection, grants: Collection[Named]) -> set[Named]:
+def owners(connection: Connection, grants: Collection[OrgKey]) -> set[OrgKey]:
     """The accounts that own grants."""
     return {(row[0], row[1]) for row in connection.execute(OWNERS, column_arrays([*grants], 2))}
 
 
-def paths(connection: Connection, accounts: Collection[Named]) -> set[Named]:
+def paths(connection: Connection, accounts: Collection[OrgKey]) -> set[OrgKey]:
     """Accounts and all above them."""
     return {(row[0], row[1]) for row in connection.execute(PATHS, column_arrays([*accounts], 2))}
 
 
-ADD_SPENDING: Final = """
+ADD_USER_BURN: Final = """
     insert into user_burn (org_id, user_id, slot, amount)
     select u.org_id, u.user_id, u.slot, u.amount
       from unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[])
@@ -265,12 +269,12 @@ ADD_SPENDING: Final = """
 """
 
 
-def add_spending(connection: Connection, amounts: Sequence[tuple[OrgId, str, int, int]]) -> None:
+def add_user_burn(connection: Connection, amounts: Sequence[tuple[OrgId, str, int, int]]) -> None:
     """Add what users spent in slots: org, user, slot, amount."""
-    connection.execute(ADD_SPENDING, column_arrays(amounts, 4))
+    connection.execute(ADD_USER_BURN, column_arrays(amounts, 4))
 
 
-# Who stands where
+# Entries of top lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,7 +332,7 @@ def _since(now: Instant) -> list[int]:
 
 
 def accounts_now(
-    connection: Connection, accounts: Collection[Named], now: Instant
+    connection: Connection, accounts: Collection[OrgKey], now: Instant
 ) -> list[Figures]:
     """The figures of accounts."""
     rows = connection.execute(ACCOUNTS_NOW, [*column_arrays([*accounts], 2), *_since(now)])
@@ -389,12 +393,12 @@ BURNING_ORGS: Final = """
 
 
 def burning_orgs(connection: Connection, orgs: Collection[OrgId]) -> set[OrgId]:
-    """The orgs in which somebody burns something now."""
+    """The orgs with a burn rate above 0."""
     return {row[0] for row in connection.execute(BURNING_ORGS, _orgs(orgs))}
 
 
-SET_STANDINGS: Final = """
-    -- Nobody stands anywhere with nothing, unless they had something before.
+SAVE_ENTRIES: Final = """
+    -- Entries with 0 are written only where there was another value before.
     insert into top_list_entries (org_id, subject, measure, subject_id, value)
     select u.org_id, u.subject, u.measure, u.subject_id, u.value
       from unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[])
@@ -409,14 +413,14 @@ SET_STANDINGS: Final = """
 """
 
 
-def set_standings(
-    connection: Connection, standings: Sequence[tuple[OrgId, str, str, str, int]]
+def save_entries(
+    connection: Connection, entries: Sequence[tuple[OrgId, str, str, str, int]]
 ) -> None:
-    """Let subjects stand where they stand now: org, subject, measure, id, value."""
-    connection.execute(SET_STANDINGS, column_arrays(standings, 5))
+    """Save entries that have changed: org, subject, measure, id, value."""
+    connection.execute(SAVE_ENTRIES, column_arrays(entries, 5))
 
 
-class Standing(NamedTuple):
+class TopListEntry(NamedTuple):
     """One place in a top list, and what was known of its org."""
 
     org: OrgId
@@ -451,16 +455,16 @@ SWEPT: Final = "select number, at from sweeps where org_id = %s"
 
 def top_of_org(
     connection: Connection, org: OrgId, subject: str, measure: str, most: int
-) -> list[Standing]:
+) -> list[TopListEntry]:
     """The first places in one org."""
     rows = connection.execute(TOP_OF_ORG, [org, subject, measure, most]).fetchall()
-    return [Standing(*row) for row in rows]
+    return [TopListEntry(*row) for row in rows]
 
 
-def top_of_all(connection: Connection, subject: str, measure: str, most: int) -> list[Standing]:
+def top_of_all(connection: Connection, subject: str, measure: str, most: int) -> list[TopListEntry]:
     """The first places over all orgs."""
     rows = connection.execute(TOP_OF_ALL, [f"{subject}/{measure}", most]).fetchall()
-    return [Standing(*row) for row in rows]
+    return [TopListEntry(*row) for row in rows]
 
 
 def swept(connection: Connection, org: OrgId) -> tuple[int, Instant]:

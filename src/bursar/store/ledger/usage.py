@@ -217,8 +217,10 @@ METERS_BEFORE: Final = """
 
 
 def charged_before(
-    connection: Connection, org: OrgId, asked: Sequence[tuple[str, int, int]]
+    connection: Connection, org: OrgId, attempts: Sequence[tuple[str, int, int]]
 ) -> dict[tuple[str, int], Event]:
     """The last charge of holds' attempts from before an event's number, if there is one."""
-    rows = connection.execute(METERS_BEFORE, column_arrays([(org, *one) for one in asked], 4))
+    rows = connection.execute(
+        METERS_BEFORE, column_arrays([(org, *attempt) for attempt in attempts], 4)
+    )
     return {(hold, attempt): event_of(kind, body) for hold, attempt, kind, body in rows}

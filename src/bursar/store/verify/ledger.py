@@ -29,24 +29,24 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class Contradiction:
     """A contradiction between rows of one org."""
 
     check: str
     org: OrgId
     what: str
-    kept: int | None
-    wanted: int | None
+    stored: int | None
+    expected: int | None
 
     def __str__(self) -> str:
-        return f"{self.org}: {self.told}" if self.org else self.told
+        return f"{self.org}: {self.description}" if self.org else self.description
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """What is wrong, and the figures if there are any."""
-        figures = ((self.kept, "kept"), (self.wanted, "wanted"))
-        told = ", ".join(f"{figure} {word}" for figure, word in figures if figure is not None)
-        return ": ".join(part for part in (self.check, self.what, told) if part)
+        figures = ((self.stored, "stored"), (self.expected, "expected"))
+        text = ", ".join(f"{figure} {word}" for figure, word in figures if figure is not None)
+        return ": ".join(part for part in (self.check, self.what, text) if part)
 
 
 # Besides `orgs`: every table whose rows are of one org.
@@ -645,14 +645,14 @@ PLANNER_SETTINGS: Final = """
 
 def problems(
     connection: Connection, check: Check, parameters: Sequence[OrgId | Instant] = ()
-) -> Iterator[Problem]:
+) -> Iterator[Contradiction]:
     """What one check finds; to be asked inside a snapshot."""
     try:
         with connection.transaction():
-            found = connection.execute(check.sql, parameters or None).fetchall()
+            rows = connection.execute(check.sql, parameters or None).fetchall()
     except psycopg.DataError as error:
         what = f"this cannot be asked: {error.diag.message_primary}"
-        yield Problem(check=check.name, org="", what=what, kept=None, wanted=None)
+        yield Contradiction(check=check.name, org="", what=what, stored=None, expected=None)
         return
-    for org, what, kept, wanted in found:
-        yield Problem(check=check.name, org=org, what=what, kept=kept, wanted=wanted)
+    for org, what, stored, expected in rows:
+        yield Contradiction(check=check.name, org=org, what=what, stored=stored, expected=expected)

@@ -31,13 +31,13 @@ def listed(words: Iterable[str]) -> str:
 
 def _whys(*classes: EndClass) -> str:
     """The reasons for which attempts end in one of these classes."""
-    return listed(why for why, found in END_CLASSES.items() if found in classes)
+    return listed(why for why, end_class in END_CLASSES.items() if end_class in classes)
 
 
 # Who answers for the end of a lease: as an operator has said, else by why it ended.
 CLASS_OF: Final = (
     "coalesce(l.corrected, case "
-    + " ".join(f"when l.why in ({_whys(one)}) then '{one}'" for one in EndClass)
+    + " ".join(f"when l.why in ({_whys(end_class)}) then '{end_class}'" for end_class in EndClass)
     + " end)"
 )
 _SHAPE: Final = "q.body -> 1 -> 'spec' -> 'shape'"
@@ -61,7 +61,7 @@ _ENDED: Final = "w.body ->> 0 = 'Ended'"
 _CORRECTED: Final = "w.body ->> 0 = 'Corrected'"
 _LEFT: Final = "w.body ->> 0 = 'Left'"
 _OVER: Final = "(w.body -> 1 ->> 'job_finished')::boolean"
-_KEPT: Final = f"coalesce({number('w', 'kept_ms')}, {number('w', 'run_ms')})"  # of an end
+_KEPT_MS: Final = f"coalesce({number('w', 'kept_ms')}, {number('w', 'run_ms')})"  # of an end
 _END_CLASS: Final = "w.body -> 1 ->> 'end_class'"
 # After such an end a job has used up one of its starts.
 _AGAIN: Final = (
@@ -284,7 +284,7 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
                  union all
                 select w.pool_id, w.org_id, w.job_id, {number("w", "attempt")}, null,
                        case when {_STARTED} then {number("w", "run_ms")} end,
-                       case when {_ENDED} then -{_KEPT} else 0 end, 0
+                       case when {_ENDED} then -{_KEPT_MS} else 0 end, 0
                   from pool_outbox w
                  where {_STARTED} or {_ENDED}),
             attempts as (

@@ -1,7 +1,7 @@
 """Whether orgs and pools agree with each other: what `verify` asks about the two sides of a job.
 
-A message that is on its way excuses a difference for as long as nobody has acknowledged it; one
-that nobody delivers is told itself (`messages`).
+A message excuses a difference until it is acknowledged; one that is not delivered in time is a
+problem of its own (`messages`).
 """
 
 from typing import Final

@@ -27,7 +27,7 @@ STRAY_SUMMARIES: Final = "\nunion\n".join(
 )
 
 _ALL: Final = "\nunion\n".join(f"select org_id from {table}" for table in SUMMARIES)
-_ONE: Final = f"select a.org_id from ({_ALL}) a where a.org_id = %s"
+_ORG_WITH_SUMMARIES: Final = f"select a.org_id from ({_ALL}) a where a.org_id = %s"
 
 # The first slot of a rate as of a sweep `w`, and the rate: micro-credits per day, never negative.
 _SINCE: Final = f"w.slot - {{slots}} * {BURN_SLOT}::bigint"
@@ -200,7 +200,7 @@ def _checks(orgs: str) -> tuple[Check, ...]:
             sql=whose + _standings("account", _OF_ACCOUNTS, "w.is_now"),
         ),
         Check(
-            name="a standing is of a sweep, and of something that is ranked",
+            name="an entry of a top list is of a sweep, and of a known subject and measure",
             sql=f"""
                 {whose}
                 select t.org_id, concat_ws(' ', t.subject, t.subject_id, t.measure),
@@ -225,7 +225,7 @@ def _checks(orgs: str) -> tuple[Check, ...]:
     )
 
 
-CHECKS_OF_ONE: Final = _checks(_ONE)
+CHECKS_OF_ONE: Final = _checks(_ORG_WITH_SUMMARIES)
 SUMMARY_CHECKS: Final[tuple[Check, ...]] = (
     *_checks(_ALL),
     Check(

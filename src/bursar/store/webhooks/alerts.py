@@ -1,7 +1,7 @@
-"""Reading what alerts are about, for many orgs at once, and noting how far that has come.
+"""Reads what alert rules check, for many orgs at once, and saves the progress of the checks.
 
-A look at an org costs what has happened since the last one, its rules, and the grants that have
-come nearer to their end than somebody wants to be told; never what exists, or what has been.
+A check of an org costs its events since the last check, its rules, and the grants whose end has
+come within a rule's horizon; not what exists, or what has been.
 """
 
 from collections import Counter
@@ -22,18 +22,18 @@ SPAN: Final = 20_000  # events that a look goes over, of all its orgs together
 ENDING_MOST: Final = 100  # grants near their end that one question brings, for each window
 
 
-class Look(NamedTuple):
+class OrgToCheck(NamedTuple):
     """An org to be looked at."""
 
     org: OrgId
     number: int  # of its last event
-    looked: int  # of the last event that was looked at
-    looked_at: Instant  # when that was
+    checked_number: int  # of the last event that was looked at
+    checked_at: Instant  # when that was
 
     @property
     def upto(self) -> int:
         """The last event that this look goes over."""
-        return min(self.number, self.looked + SPAN)
+        return min(self.number, self.checked_number + SPAN)
 
     @property
     def is_behind(self) -> bool:
@@ -41,17 +41,17 @@ class Look(NamedTuple):
         return self.upto < self.number
 
 
-def bounded(looks: Sequence[Look]) -> Sequence[Look]:
+def limit_events(orgs: Sequence[OrgToCheck]) -> Sequence[OrgToCheck]:
     """The first of some orgs that can be looked at together: one at least."""
     events = 0
-    for place, one in enumerate(looks):
-        events += one.upto - one.looked
+    for place, org in enumerate(orgs):
+        events += org.upto - org.checked_number
         if place and events > SPAN:
-            return looks[:place]
-    return looks
+            return orgs[:place]
+    return orgs
 
 
-TO_LOOK_AT: Final = """
+ORGS_TO_CHECK: Final = """
     -- A walk along a primary key, and for each org a look into another.
     select o.org_id, o.number, coalesce(s.number, 0), coalesce(s.at, 0)
       from orgs o
@@ -64,12 +64,14 @@ TO_LOOK_AT: Final = """
 """
 
 
-def to_look_at(connection: Connection, after: OrgId, now: Instant, most: int) -> list[Look]:
+def orgs_to_check(
+    connection: Connection, after: OrgId, now: Instant, most: int
+) -> list[OrgToCheck]:
     """The next orgs, by id, to which something has happened or that are due."""
-    return [Look(*row) for row in connection.execute(TO_LOOK_AT, [after, now, most])]
+    return [OrgToCheck(*row) for row in connection.execute(ORGS_TO_CHECK, [after, now, most])]
 
 
-# Of charges only those that nobody has paid in full: the text is canonical.
+# Of charges only those that are not paid in full: the text is canonical.
 EVENTS: Final = """
     select k.org_id, t.number, t.kind, t.body::text
       from unnest(%s::text[], %s::bigint[], %s::bigint[]) as k(org_id, after, last)
@@ -84,11 +86,13 @@ EVENTS: Final = """
 """
 
 
-def events(connection: Connection, looks: Sequence[Look]) -> list[tuple[OrgId, int, Event]]:
+def events_to_check(
+    connection: Connection, orgs: Sequence[OrgToCheck]
+) -> list[tuple[OrgId, int, Event]]:
     """What has happened that may call for an alert, or is about webhooks."""
-    spans = [(one.org, one.looked, one.upto) for one in looks]
-    found = connection.execute(EVENTS, column_arrays(spans, 3))
-    return [(org, number, event_of(kind, body)) for org, number, kind, body in found]
+    spans = [(org.org, org.checked_number, org.upto) for org in orgs]
+    rows = connection.execute(EVENTS, column_arrays(spans, 3))
+    return [(org, number, event_of(kind, body)) for org, number, kind, body in rows]
 
 
 RULES: Final = f"""
@@ -104,29 +108,29 @@ RULES: Final = f"""
 
 def rules(connection: Connection, orgs: Iterable[OrgId]) -> list[tuple[OrgId, Setting]]:
     """What orgs want to be told."""
-    found = connection.execute(RULES, [array_literal(list(orgs))])
+    rows = connection.execute(RULES, [array_literal(list(orgs))])
     return [
         (org, Setting(kind=RULE, id=id, body=body, number=number, at=at))
-        for org, id, body, number, at in found
+        for org, id, body, number, at in rows
     ]
 
 
-EPISODES: Final = f"""
+REARMS: Final = f"""
     select t.org_id, t.rule_id, t.number
       from {lookup({"org_id": "text", "rule_id": "text"}, "alert_rearms")}
      order by t.org_id, t.rule_id
 """
 
 
-def episodes(
+def rearms(
     connection: Connection, rules: Sequence[tuple[OrgId, str]]
 ) -> dict[tuple[OrgId, str], int]:
     """The event that let each rule be ready to tell again, if that was noted."""
-    found = connection.execute(EPISODES, column_arrays(rules, 2))
-    return {(org, rule): number for org, rule, number in found}
+    rows = connection.execute(REARMS, column_arrays(rules, 2))
+    return {(org, rule): number for org, rule, number in rows}
 
 
-class Ending(NamedTuple):
+class ExpiringGrant(NamedTuple):
     """A grant that will expire, with something in it."""
 
     org: OrgId
@@ -161,7 +165,7 @@ ENDING: Final = f"""
 """
 
 
-class Window(NamedTuple):
+class ExpiryWindow(NamedTuple):
     """A stretch of time in which grants of an org end."""
 
     org: OrgId
@@ -171,20 +175,24 @@ class Window(NamedTuple):
     upto: Instant
 
 
-def ending(connection: Connection, windows: Sequence[Window]) -> Iterator[list[tuple[int, Ending]]]:
+def expiring_grants(
+    connection: Connection, windows: Sequence[ExpiryWindow]
+) -> Iterator[list[tuple[int, ExpiringGrant]]]:
     """The grants that end within windows, each with the place of who asks, page by page."""
     while windows:
         with connection.transaction():
-            restrict_to_orgs(connection, [one.org for one in windows])
+            restrict_to_orgs(connection, [window.org for window in windows])
             rows = connection.execute(ENDING, column_arrays(windows, 5)).fetchall()
-        found = [(place, Ending(*row)) for place, *row in rows]
-        yield found
-        last = dict(found)
-        counted = Counter(place for place, _ in found)
+        page = [(place, ExpiringGrant(*row)) for place, *row in rows]
+        yield page
+        last = dict(page)
+        counted = Counter(place for place, _ in page)
         windows = [
-            one._replace(after=last[one.place].expires_at, after_grant=last[one.place].grant)
-            for one in windows
-            if counted[one.place] == ENDING_MOST
+            window._replace(
+                after=last[window.place].expires_at, after_grant=last[window.place].grant
+            )
+            for window in windows
+            if counted[window.place] == ENDING_MOST
         ]
 
 
@@ -207,12 +215,14 @@ RETURNED: Final = f"""
 """
 
 
-def returned(
-    connection: Connection, looks: Sequence[Look], after: Instant, within: Mapping[OrgId, int]
-) -> list[Ending]:
+def refilled_grants(
+    connection: Connection, orgs: Sequence[OrgToCheck], after: Instant, within: Mapping[OrgId, int]
+) -> list[ExpiringGrant]:
     """Grants that became some credits richer, and end soon: within so long after an instant."""
-    spans = [(one.org, one.looked, one.upto, after, after + within[one.org]) for one in looks]
-    return [Ending(*row) for row in connection.execute(RETURNED, column_arrays(spans, 5))]
+    spans = [
+        (org.org, org.checked_number, org.upto, after, after + within[org.org]) for org in orgs
+    ]
+    return [ExpiringGrant(*row) for row in connection.execute(RETURNED, column_arrays(spans, 5))]
 
 
 GRANTS: Final = f"""
@@ -228,9 +238,11 @@ GRANTS: Final = f"""
 """
 
 
-def grants(connection: Connection, named: Sequence[tuple[OrgId, str]]) -> list[Ending]:
+def grants_with_credits(
+    connection: Connection, keys: Sequence[tuple[OrgId, str]]
+) -> list[ExpiringGrant]:
     """These grants, if there is something in them."""
-    return [Ending(*row) for row in connection.execute(GRANTS, column_arrays(named, 2))]
+    return [ExpiringGrant(*row) for row in connection.execute(GRANTS, column_arrays(keys, 2))]
 
 
 NEXT_ENDING: Final = """
@@ -245,15 +257,15 @@ NEXT_ENDING: Final = """
 """
 
 
-def next_ending(
+def next_expiries(
     connection: Connection, windows: Sequence[tuple[OrgId, int, Instant]]
 ) -> list[tuple[OrgId, int, Instant | None]]:
     """When the first grant ends after an instant; windows are (org, place, after)."""
-    found = connection.execute(NEXT_ENDING, column_arrays(windows, 3))
-    return [(org, place, at) for org, place, at in found]
+    rows = connection.execute(NEXT_ENDING, column_arrays(windows, 3))
+    return [(org, place, at) for org, place, at in rows]
 
 
-NOTE_LOOKS: Final = """
+SAVE_CHECKS: Final = """
     insert into alert_checks (org_id, number, at, due_at)
     select u.org_id, u.number, u.at, u.due_at
       from unnest(%s::text[], %s::bigint[], %s::bigint[], %s::bigint[])
@@ -265,16 +277,16 @@ NOTE_LOOKS: Final = """
 """
 
 
-def note_looks(
-    connection: Connection, noted: Sequence[tuple[OrgId, int, Instant, Instant]]
+def save_checks(
+    connection: Connection, checks: Sequence[tuple[OrgId, int, Instant, Instant]]
 ) -> None:
     """Write down how far looks have come: org, event, instant, when to look again."""
     with connection.transaction():
-        restrict_to_orgs(connection, [one[0] for one in noted])
-        connection.execute(NOTE_LOOKS, column_arrays(noted, 4))
+        restrict_to_orgs(connection, [check[0] for check in checks])
+        connection.execute(SAVE_CHECKS, column_arrays(checks, 4))
 
 
-NOTE_EPISODES: Final = """
+SAVE_REARMS: Final = """
     insert into alert_rearms (org_id, rule_id, number)
     select u.org_id, u.rule_id, u.number
       from unnest(%s::text[], %s::text[], %s::bigint[]) as u(org_id, rule_id, number)
@@ -285,11 +297,11 @@ NOTE_EPISODES: Final = """
 """
 
 
-def note_episodes(connection: Connection, noted: Sequence[tuple[OrgId, str, int]]) -> None:
+def save_rearms(connection: Connection, rearms: Sequence[tuple[OrgId, str, int]]) -> None:
     """Write down which event let a rule be ready to tell again."""
     with connection.transaction():
-        restrict_to_orgs(connection, [one[0] for one in noted])
-        connection.execute(NOTE_EPISODES, column_arrays(noted, 3))
+        restrict_to_orgs(connection, [rearm[0] for rearm in rearms])
+        connection.execute(SAVE_REARMS, column_arrays(rearms, 3))
 
 
 ALERTS: Final = f"""

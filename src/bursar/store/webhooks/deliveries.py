@@ -1,7 +1,6 @@
-"""How far webhooks have come, what is to be told to them next, and what became of it.
+"""Rows of webhooks: their cursors, their next events, and the outcomes of deliveries.
 
-Several walks go over all orgs: they ask which webhooks have something to be told, and cost the
-number of webhooks.
+Some statements go over all orgs to find webhooks with due events; they cost the number of webhooks.
 """
 
 from collections.abc import Sequence
@@ -10,17 +9,17 @@ from typing import Final, NamedTuple
 from bursar.core.ids import OrgId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.ledger.values import Setting
-from bursar.store.ledger.pages import Recorded
+from bursar.store.ledger.pages import RecordedEvent
 from bursar.store.sql.arrays import column_arrays
 from bursar.store.sql.connection import Connection, restrict_to_orgs
 from bursar.store.sql.fragments import lookup, match_keys
 
 SPAN: Final = 20_000  # events of one org that are gone over at once for one webhook
 
-Named = tuple[OrgId, str]  # a webhook
+WebhookKey = tuple[OrgId, str]  # a webhook
 
 
-class Cursor(NamedTuple):
+class WebhookCursor(NamedTuple):
     """Where a webhook stands."""
 
     org: OrgId
@@ -31,7 +30,7 @@ class Cursor(NamedTuple):
     last: int  # of the org's last event
 
     @property
-    def named(self) -> Named:
+    def key(self) -> WebhookKey:
         """Which webhook it is."""
         return self.org, self.webhook
 
@@ -50,11 +49,11 @@ ADD: Final = """
 """
 
 
-def add_cursors(connection: Connection, added: Sequence[tuple[OrgId, str, int]]) -> None:
+def add_cursors(connection: Connection, cursors: Sequence[tuple[OrgId, str, int]]) -> None:
     """Let webhooks be told what happens after an event; nothing happens if they stand somewhere."""
     with connection.transaction():
-        restrict_to_orgs(connection, [one[0] for one in added])
-        connection.execute(ADD, column_arrays(added, 3))
+        restrict_to_orgs(connection, [cursor[0] for cursor in cursors])
+        connection.execute(ADD, column_arrays(cursors, 3))
 
 
 DUE: Final = """
@@ -67,9 +66,11 @@ DUE: Final = """
 """
 
 
-def due(connection: Connection, after: Named, now: Instant, most: int) -> list[Cursor]:
+def due_cursors(
+    connection: Connection, after: WebhookKey, now: Instant, most: int
+) -> list[WebhookCursor]:
     """The next webhooks, by id, to which something may have to be told now."""
-    return [Cursor(*row) for row in connection.execute(DUE, [*after, now, most])]
+    return [WebhookCursor(*row) for row in connection.execute(DUE, [*after, now, most])]
 
 
 NEXT: Final = """
@@ -87,19 +88,25 @@ NEXT: Final = """
 
 
 def next_events(
-    connection: Connection, wanted: Sequence[tuple[Cursor, Sequence[str]]], most: int
-) -> dict[Named, list[Recorded]]:
+    connection: Connection, cursors: Sequence[tuple[WebhookCursor, Sequence[str]]], most: int
+) -> dict[WebhookKey, list[RecordedEvent]]:
     """The first events for each webhook, of the kinds that it names; of all if it names none."""
     rows = [
-        (one.org, one.webhook, one.number, one.upto, f",{','.join(kinds)}," if kinds else "")
-        for one, kinds in wanted
+        (
+            cursor.org,
+            cursor.webhook,
+            cursor.number,
+            cursor.upto,
+            f",{','.join(kinds)}," if kinds else "",
+        )
+        for cursor, kinds in cursors
     ]
-    found: dict[Named, list[Recorded]] = {one.named: [] for one, _ in wanted}
+    events: dict[WebhookKey, list[RecordedEvent]] = {cursor.key: [] for cursor, _ in cursors}
     with connection.transaction():
         restrict_to_orgs(connection, [row[0] for row in rows])
         for org, webhook, *event in connection.execute(NEXT, [*column_arrays(rows, 5), most]):
-            found[org, webhook].append(Recorded(*event))
-    return found
+            events[org, webhook].append(RecordedEvent(*event))
+    return events
 
 
 SECRETS: Final = """
@@ -115,21 +122,23 @@ SECRETS: Final = """
 """
 
 
-def secrets(connection: Connection, webhooks: Sequence[Named]) -> dict[Named, list[Setting]]:
+def secrets(
+    connection: Connection, webhooks: Sequence[WebhookKey]
+) -> dict[WebhookKey, list[Setting]]:
     """The secrets that webhooks were given after their first, the oldest first."""
-    found: dict[Named, list[Setting]] = {one: [] for one in webhooks}
+    secrets_by_webhook: dict[WebhookKey, list[Setting]] = {webhook: [] for webhook in webhooks}
     with connection.transaction():
         restrict_to_orgs(connection, [org for org, _ in webhooks])
         for org, id, body, number, at in connection.execute(SECRETS, column_arrays(webhooks, 2)):
-            kept = Setting(kind="webhook_secret", id=id, body=body, number=number, at=at)
-            found[org, id.partition("/")[0]].append(kept)
-    return found
+            secret = Setting(kind="webhook_secret", id=id, body=body, number=number, at=at)
+            secrets_by_webhook[org, id.partition("/")[0]].append(secret)
+    return secrets_by_webhook
 
 
 # What became of it
 
 
-class Tried(NamedTuple):
+class DeliveryAttempt(NamedTuple):
     """What became of one try."""
 
     org: OrgId
@@ -142,7 +151,7 @@ class Tried(NamedTuple):
     next_at: Instant | None
 
 
-TRIED: Final = """
+SAVE_ATTEMPTS: Final = """
     insert into deliveries (org_id, webhook_id, number, status, attempts, last_at, code, why,
                             next_at, redelivery, tries)
     select u.org_id, u.webhook_id, u.number, u.status, 1, u.at, u.code, u.why, u.next_at, false, 0
@@ -158,7 +167,7 @@ TRIED: Final = """
 """
 
 
-class Stand(NamedTuple):
+class CursorUpdate(NamedTuple):
     """Where a webhook stands after a try."""
 
     org: OrgId
@@ -169,7 +178,7 @@ class Stand(NamedTuple):
     due_at: Instant
 
 
-STAND: Final = f"""
+UPDATE_CURSORS: Final = f"""
     -- Never back: two who deliver at once agree on the further one. What was dropped stays so.
     update webhook_cursors t
        set number = u.number, tries = u.tries, failing_at = u.failing_at, due_at = u.due_at
@@ -180,28 +189,30 @@ STAND: Final = f"""
 """
 
 
-def note(connection: Connection, tried: Sequence[Tried], stands: Sequence[Stand]) -> None:
+def save_outcomes(
+    connection: Connection, attempts: Sequence[DeliveryAttempt], cursors: Sequence[CursorUpdate]
+) -> None:
     """Write down what became of tries, and where webhooks stand then; all or nothing."""
-    orgs = sorted({one.org for one in tried} | {one.org for one in stands})
+    orgs = sorted({row.org for row in attempts} | {row.org for row in cursors})
     if not orgs:
         return
     with connection.transaction():
         restrict_to_orgs(connection, orgs)
-        for part in _one_each(tried):
-            connection.execute(TRIED, column_arrays(part, 8))
-        if stands:
-            connection.execute(STAND, column_arrays(stands, 6))
+        for part in _without_repeats(attempts):
+            connection.execute(SAVE_ATTEMPTS, column_arrays(part, 8))
+        if cursors:
+            connection.execute(UPDATE_CURSORS, column_arrays(cursors, 6))
 
 
-def _one_each(tried: Sequence[Tried]) -> list[list[Tried]]:
+def _without_repeats(attempts: Sequence[DeliveryAttempt]) -> list[list[DeliveryAttempt]]:
     """Tries in groups in which no delivery occurs twice: a statement changes a row once."""
-    groups: list[dict[tuple[OrgId, str, int], Tried]] = []
-    for one in tried:
-        key = (one.org, one.webhook, one.number)
+    groups: list[dict[tuple[OrgId, str, int], DeliveryAttempt]] = []
+    for attempt in attempts:
+        key = (attempt.org, attempt.webhook, attempt.number)
         group = next((group for group in groups if key not in group), None)
         if group is None:
             groups.append(group := {})
-        group[key] = one
+        group[key] = attempt
     return [list(group.values()) for group in groups]
 
 
@@ -211,7 +222,7 @@ DROP: Final = f"""
       from unnest(%s::text[], %s::text[]) as u(org_id, webhook_id)
      where {match_keys("org_id", "webhook_id")}
 """
-DROP_ASKED: Final = f"""
+DROP_REDELIVERIES: Final = f"""
     update deliveries t
        set redelivery = false, next_at = null
       from unnest(%s::text[], %s::text[]) as u(org_id, webhook_id)
@@ -219,17 +230,17 @@ DROP_ASKED: Final = f"""
 """
 
 
-def drop(connection: Connection, webhooks: Sequence[Named]) -> None:
-    """Tell these webhooks nothing more."""
+def drop_webhooks(connection: Connection, webhooks: Sequence[WebhookKey]) -> None:
+    """Deliver nothing more to these webhooks."""
     with connection.transaction():
         restrict_to_orgs(connection, [org for org, _ in webhooks])
         connection.execute(DROP, column_arrays(webhooks, 2))
-        connection.execute(DROP_ASKED, column_arrays(webhooks, 2))
+        connection.execute(DROP_REDELIVERIES, column_arrays(webhooks, 2))
 
 
-# What somebody wants to be told again
+# Redeliveries
 
-HURRY: Final = f"""
+DELIVER_NOW: Final = f"""
     -- What has not come to its turn is tried now, if it is the next; later ones keep their turn.
     update webhook_cursors t
        set due_at = least(t.due_at, u.at)
@@ -238,7 +249,7 @@ HURRY: Final = f"""
      where {match_keys("org_id", "webhook_id")}
        and u.number > t.number and t.due_at < {NEVER}
 """
-ASK: Final = """
+REQUEST_REDELIVERY: Final = """
     insert into deliveries (org_id, webhook_id, number, status, attempts, next_at, redelivery,
                             redelivery_requested_at, tries)
     select u.org_id, u.webhook_id, u.number, 'pending', 0, u.at, true, u.at, 0
@@ -255,26 +266,28 @@ ASK: Final = """
 """
 
 
-def ask_again(connection: Connection, asked: Sequence[tuple[OrgId, str, int, Instant]]) -> None:
+def request_redeliveries(
+    connection: Connection, requests: Sequence[tuple[OrgId, str, int, Instant]]
+) -> None:
     """Let deliveries (org, webhook, event, since when) be tried again at once."""
-    once = list({one[:3]: one for one in asked}.values())
+    distinct = list({request[:3]: request for request in requests}.values())
     with connection.transaction():
-        restrict_to_orgs(connection, [one[0] for one in once])
-        connection.execute(HURRY, column_arrays(once, 4))
-        connection.execute(ASK, column_arrays(once, 4))
+        restrict_to_orgs(connection, [request[0] for request in distinct])
+        connection.execute(DELIVER_NOW, column_arrays(distinct, 4))
+        connection.execute(REQUEST_REDELIVERY, column_arrays(distinct, 4))
 
 
-class Asked(NamedTuple):
-    """A delivery that somebody has asked for again."""
+class Redelivery(NamedTuple):
+    """A delivery that a user has requested again."""
 
     org: OrgId
     webhook: str
     number: int
     tries: int
-    asked_at: Instant
+    requested_at: Instant
 
 
-ASKED: Final = """
+DUE_REDELIVERIES: Final = """
     select d.org_id, d.webhook_id, d.number, d.tries, d.redelivery_requested_at
       from deliveries d
      where d.redelivery and d.next_at <= %s
@@ -283,9 +296,9 @@ ASKED: Final = """
 """
 
 
-def asked_for(connection: Connection, now: Instant, most: int) -> list[Asked]:
+def due_redeliveries(connection: Connection, now: Instant, most: int) -> list[Redelivery]:
     """Deliveries that were asked for again, and are due."""
-    return [Asked(*row) for row in connection.execute(ASKED, [now, most])]
+    return [Redelivery(*row) for row in connection.execute(DUE_REDELIVERIES, [now, most])]
 
 
 EVENT: Final = f"""
@@ -297,12 +310,12 @@ EVENT: Final = f"""
 
 def events_at(
     connection: Connection, numbers: Sequence[tuple[OrgId, int]]
-) -> dict[tuple[OrgId, int], Recorded]:
+) -> dict[tuple[OrgId, int], RecordedEvent]:
     """Events by their numbers."""
     with connection.transaction():
         restrict_to_orgs(connection, [org for org, _ in numbers])
         rows = connection.execute(EVENT, column_arrays(numbers, 2)).fetchall()
-    return {(org, event[0]): Recorded(*event) for org, *event in rows}
+    return {(org, event[0]): RecordedEvent(*event) for org, *event in rows}
 
 
 # Looking at them
@@ -329,7 +342,7 @@ PAGE: Final = """
 """
 
 
-def page(
+def deliveries_page(
     connection: Connection, org: OrgId, webhook: str, after: int, status: str, most: int
 ) -> list[Delivery]:
     """A webhook's deliveries in the order of their events; of one status, if that is not empty."""
