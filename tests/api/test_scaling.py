@@ -123,9 +123,14 @@ def test_what_was_ordered_is_told(
     service: Process,
     pool: str,  # noqa: F811
 ) -> None:
-    late = ordered(service, pool, "late", trouble="sold out")
+    late = ordered(service, pool, "late", last_error="sold out")
     gone = ordered(
-        service, pool, "gone", state=OrderState.GONE, leaves=RemovalReason.DRAINED, gone_at=1
+        service,
+        pool,
+        "gone",
+        state=OrderState.GONE,
+        removal_reason=RemovalReason.DRAINED,
+        gone_at=1,
     )
     there = ordered(service, pool, "there", state=OrderState.READY, arrived_at=late.ordered_at)
     told = operator.get(f"/pools/{pool}/orders").json()["orders"]
@@ -147,7 +152,7 @@ def test_a_node_that_was_given_back_cannot_come(
     pool: str,  # noqa: F811
 ) -> None:
     """Somebody may have ordered it once more after it was removed: it is not used."""
-    ordered(service, pool, "n1", state=OrderState.REMOVING, leaves=RemovalReason.LATE)
+    ordered(service, pool, "n1", state=OrderState.REMOVING, removal_reason=RemovalReason.LATE)
     node = Worker(operator, pool)
     try:
         refused(node.register(), 409, "node_returned")

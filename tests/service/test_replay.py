@@ -194,7 +194,9 @@ def test_decisions_are_made_again_byte_for_byte(
 ) -> None:
     """Two leaders in turn, takeovers, other policies, questions, snapshots in many parts (S14)."""
     monkeypatch.setattr(recording, "WINDOW_MIN", 40 if seed % 2 else 5_000)
-    monkeypatch.setattr("bursar.core.dispatch.audit_stream.PART", 3 if seed % 2 else 1_000)
+    monkeypatch.setattr(
+        "bursar.core.dispatch.audit_stream.SNAPSHOT_PART_MAX", 3 if seed % 2 else 1_000
+    )
     played(database_url, pool, f"game {seed}")
 
     found = replay(connection, pool)

@@ -109,7 +109,7 @@ class Chaos(FaultWorld):
         self.twins = Orgs(connection)
         for org in self.orgs.values():
             self.twins.found(org)
-        self.watch = TwinWatch(self, self.twin)
+        self.checker = TwinWatch(self, self.twin)
 
     def _handle_at_org(self, org: SimulatedOrg, source: str, kind: str, body: Any) -> None:
         now = self.org_clocks[org.id].believed(self.at)
