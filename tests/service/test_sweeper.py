@@ -443,7 +443,7 @@ def test_nothing_is_swept_while_the_clock_is_wrong(
     ) as sweeping:
         eventually(lambda: sweeping.passes > 0)
         ahead[0] = DAY
-        eventually(lambda: "sweep failed" in caplog.text)
+        eventually(lambda: "sweeper failed" in caplog.text)
         passed = sweeping.passes
         time.sleep(0.2)
 
