@@ -9,6 +9,7 @@ from bursar.core.dispatch.state import PoolTransaction
 from bursar.core.instant import Instant
 from bursar.core.refusal import Fault
 from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.plan import make_plan
 from bursar.service.ledger.batcher import Busy, Limits
 from bursar.service.pools import leader
 from bursar.service.pools.leader import PoolLeader
@@ -69,6 +70,39 @@ def test_what_comes_is_placed_without_another_word(
             assert (counting.leads > 1) == another_led
 
 
+def test_a_question_during_a_transaction_is_answered_at_the_time_of_the_cluster(
+    database_url: str, pool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction that changes nothing moves the time in memory, but not in the pool's row. The
+    next transaction reads the row; a question meanwhile is not asked with that older time (S14).
+    """
+    for name in ("SAYS_SO_S", "EXPIRES_S"):
+        monkeypatch.setattr(leader, name, 600.0)
+    entered, goes_on = threading.Event(), threading.Event()
+
+    def change_nothing_slowly(work: PoolTransaction) -> Instant:
+        entered.set()
+        assert goes_on.wait(60)
+        return work.pool.now
+
+    with (
+        keeping(lambda: connected(database_url), PoolReplica(pool, Ears())) as keeper,
+        PoolLeader(keeper, POLICY, "one") as leading,
+    ):
+        leading.ask(_nodes).result(60)
+        keeper.change(lambda work: None)
+        before, _ = leading.ask(_times).result(60)
+        slow = keeper._asked(change_nothing_slowly)
+        assert entered.wait(60)
+        try:
+            asked_at, cluster_at = leading.ask(_times).result(60)
+        finally:
+            goes_on.set()
+        assert before <= asked_at
+        assert asked_at == cluster_at
+        assert before <= slow.result(60)
+
+
 def test_who_asks_while_nobody_can_lead_is_told_so(
     database_url: str, pool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +154,12 @@ class Slow(PoolHandle):
 
 def _nodes(cluster: Cluster, now: Instant) -> int:
     return len(cluster.nodes.by_id)
+
+
+def _times(cluster: Cluster, now: Instant) -> tuple[Instant, Instant]:
+    """The time of the question and of the cluster, which makes a plan at it."""
+    make_plan(cluster, now)
+    return now, cluster.now
 
 
 def _another_leads(work: PoolTransaction) -> None:

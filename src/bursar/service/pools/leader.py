@@ -192,6 +192,7 @@ class PoolLeader:
             failpoint("leader.leads")
             self._expire()
         follower = self._followed(now)
+        now = follower.cluster.now  # at least: a cluster's time never goes back
         if epoch is None:
             follower.recorder.discard_window()
         elif epoch != self._epoch or not follower.recorder.is_open:
@@ -212,7 +213,8 @@ class PoolLeader:
         """Answer what was asked meanwhile."""
         for asked in self._asked():
             try:
-                asked.answer.set_result(asked.question(self._followed(now).cluster, now))
+                cluster = self._followed(now).cluster
+                asked.answer.set_result(asked.question(cluster, cluster.now))
             except Exception as error:
                 asked.answer.set_exception(error)
 

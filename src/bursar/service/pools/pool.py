@@ -310,10 +310,12 @@ class PoolReplica:
                 self._read_at = time.monotonic()
             self._untold |= nodes
         with self._lock:
+            # A transaction that changes nothing does not write its time into the row.
+            now = max(row.now, self._memory.pool.now)
             if memory is not self._memory:
                 self._memory, self._follower = memory, None
             pool = memory.pool
-            pool.now, pool.fence = row.now, row.fence
+            pool.now, pool.fence = now, row.fence
             pool.epoch, pool.leader, pool.leads_until = row.epoch, row.leader, row.leads_until
             pool.audit_events, pool.leader_due_at, memory.digest = (
                 row.audit_events,

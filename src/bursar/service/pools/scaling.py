@@ -271,9 +271,7 @@ class Scaler:
 
         def question(cluster: Cluster, at: Instant) -> ScalingAdvice:
             offers = seen.left(scale.remaining_offers(orders), now)
-            return advise_scaling(
-                cluster, max(at, cluster.now), offers, seen.quiet, scale.scaling, owned
-            )
+            return advise_scaling(cluster, at, offers, seen.quiet, scale.scaling, owned)
 
         advice = leading.ask(question).result(ADVICE_S)
         seen.quiet = advice.quiet
