@@ -9,13 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from bursar.api.operations.pools import _is_news
-from bursar.core.dispatch.reports import NodeReport
-from bursar.core.messages import Withdraw
-from bursar.core.value import replace
 from tests.api.conftest import Deployment
 from tests.support.api_service import Caller, Process, Tenant, new_tenant, refused, verify
-from tests.support.dispatch_pool import N1, ran, running
 from tests.support.patience import eventually
 
 NODE = {"gpu_type": "H100", "gpus": 2}
@@ -205,19 +200,6 @@ def test_an_answer_waits_for_news_and_comes_at_once(
     waiting.join(60)
 
     assert 1 == len(found[0]["leases"])
-
-
-def test_who_does_not_know_that_it_is_to_stop_is_told_at_once() -> None:
-    """The answer that has said so may be lost: another waits for nothing (M5)."""
-    trial = running()
-    answer = NodeReport(node=N1, boot=1, n=9, at=0, answered_at=None, readings=(ran(5_000),))
-    trial.post(Withdraw(), 2)
-    orders = trial.report(ran(5_000))
-    assert orders is not None
-
-    assert _is_news(answer, orders)
-    assert not _is_news(replace(answer, readings=(ran(6_000, asked_ms=5_000),)), orders)
-    assert _is_news(replace(answer, readings=()), orders)
 
 
 def test_a_report_that_is_no_newer_is_left_alone(worker: Worker) -> None:

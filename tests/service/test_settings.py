@@ -10,6 +10,7 @@ from bursar.core.ledger.events import SettingSet
 from bursar.core.ledger.journal import Journal
 from bursar.core.refusal import Code, Refusal
 from bursar.service.ledger.audit import rebuild_org
+from bursar.service.queries.settings import SETTINGS_MAX, has_room
 from bursar.store.sql.connection import Connection
 from tests.service.test_batch import Desk
 from tests.support import commands as ask
@@ -91,3 +92,18 @@ def test_the_very_words_are_kept(connection: Connection, body: str) -> None:
     assert (told,) == first.outcome == second.outcome
     assert (False, True) == (first.replayed, second.replayed)
     assert [("key", "k", body, first.number)] == desk.stored("settings", COLUMNS)
+
+
+def test_org_has_room_for_no_more_than_the_most_settings_of_a_kind(connection: Connection) -> None:
+    """Deleted settings, and those of other kinds, do not count."""
+    desk = Desk(connection)
+    ids = [f"w{n}" for n in range(SETTINGS_MAX)]
+    desk.asks(*(ask.keep("webhook", id, "1", before=0) for id in ids[:-1]))
+    assert has_room(connection, desk.org, "webhook")
+
+    desk.asks(ask.keep("webhook", ids[-1], "1", before=0))
+    assert not has_room(connection, desk.org, "webhook")
+    assert has_room(connection, desk.org, "alert_rule")
+
+    desk.asks(ask.keep("webhook", ids[0], None))
+    assert has_room(connection, desk.org, "webhook")

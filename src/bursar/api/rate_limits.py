@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from bursar.api.errors import CallFailed
 from bursar.api.response_headers import RawHeaders
 from bursar.core.instant import SECOND, Instant
+from bursar.service.key_management import rate_of
 from bursar.service.keys import DEPLOYMENT
 from bursar.service.queries.read_pool import ReadPool
 from bursar.service.rate_limits import LocalRate, Minutely, Rate, RateDecision, Rates, take
@@ -15,9 +16,7 @@ from bursar.service.rate_limits import LocalRate, Minutely, Rate, RateDecision, 
 if TYPE_CHECKING:
     from bursar.api.call import Call
 
-KEY_RATE_PER_S: Final = 500  # calls per second, unless the key says otherwise
-ORG_RATE_PER_S: Final = 2_000
-OPERATOR_RATE_PER_S: Final = 10_000
+ORG_RATE_PER_S: Final = 2_000  # calls per second
 GUESS_RATE: Final = Rate(per_s=10, burst=100)  # calls without a valid key
 BURST_S: Final = 2  # of a rate that may come at once
 GUESS_LOOKUPS_MAX: Final = (
@@ -49,7 +48,7 @@ class RateLimits:
         self, call: "Call", org: str, key: str, per_s: int | None, calls: int = 1
     ) -> None:
         """End the call if its key, or its org, has made too many."""
-        own = _rate(per_s or (OPERATOR_RATE_PER_S if org == DEPLOYMENT else KEY_RATE_PER_S))
+        own = _rate(rate_of(per_s, is_operator=org == DEPLOYMENT))
         allowed = await self._rates.allow(org, key, own, calls)
         call.rate_headers = _headers(own, allowed)
         if not allowed.is_allowed:

@@ -1,10 +1,11 @@
 """What need not be looked at or said twice: following a pool, and telling its orgs."""
 
 from bursar.core.dispatch.cluster_sync import NODE_SCAN_INTERVAL, ClusterMirror
+from bursar.core.dispatch.reports import NodeReport, has_news
 from bursar.core.dispatch.state import Exit, PoolTransaction
 from bursar.core.instant import SECOND
 from bursar.core.leases import LEASE_TTL
-from bursar.core.messages import Ended, Started
+from bursar.core.messages import Ended, Started, Withdraw
 from bursar.core.scheduling.model.nodes import Node, NodeState
 from bursar.core.scheduling.model.policy import PAID, PoolPolicy
 from bursar.core.value import replace
@@ -105,3 +106,16 @@ def test_leases_that_a_transaction_gives_are_found_on_their_nodes() -> None:
 
     assert [(1, 6_000)] == [(one.fence, one.run_ms) for one in work.live_on(N1)]
     assert [(1, 6_000), (2, 1)] == [(one.fence, one.run_ms) for one in work.live_on(N2)]
+
+
+def test_answer_is_news_until_the_node_reports_that_it_carries_it_out() -> None:
+    """An earlier answer with the same orders may be lost: the next one does not wait (M5)."""
+    trial = running()
+    report = NodeReport(node=N1, boot=1, n=9, at=0, answered_at=None, readings=(ran(5_000),))
+    trial.post(Withdraw(), 2)
+    orders = trial.report(ran(5_000))
+    assert orders is not None
+
+    assert has_news(report, orders), "the process is to stop, and the node does not stop it"
+    assert not has_news(replace(report, readings=(ran(6_000, asked_ms=5_000),)), orders)
+    assert has_news(replace(report, readings=()), orders), "the process is to run, and does not"

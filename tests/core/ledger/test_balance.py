@@ -17,10 +17,13 @@ from bursar.core.ledger.balance import (
     balance,
     by_grant,
     expiring,
+    sum_expiring,
+    sum_views,
 )
 from bursar.core.ledger.books import BURN_SLOT
 from bursar.core.ledger.decide import decide, view_at
 from bursar.core.ledger.evolve import evolve
+from bursar.core.ledger.history import view_grants
 from bursar.core.ledger.spendable import spendable_credits
 from bursar.core.ledger.tables import NotLoaded
 from bursar.core.ledger.values import Context, CreditKind, GrantPolicy
@@ -483,6 +486,41 @@ def read(loader: Loader, now: Instant) -> list[Expiring]:
             return list(expiring(loader.part, ORG, now, DAY))
         except NotLoaded as missing:
             loader._load(missing.what)
+
+
+@pytest.mark.parametrize(
+    ("until", "is_cut", "total"),
+    [
+        (T0, False, 0),
+        (T0 + 1, False, 10),
+        (T0 + 2, False, 30),
+        (T0 + 1, True, 10),
+        (T0 + 2, True, None),
+        (T0 + 9, True, None),
+    ],
+)
+def test_sum_of_expiring_credits_is_unknown_beyond_the_end_of_a_cut_list(
+    until: Instant, is_cut: bool, total: int | None
+) -> None:
+    """The last instant of a cut list may have more credits than are listed."""
+    listed = [
+        Expiring(grant=GrantId("g1"), expires_at=T0 + 1, amount=10),
+        Expiring(grant=GrantId("g2"), expires_at=T0 + 2, amount=20),
+    ]
+
+    assert total == sum_expiring(listed, until, is_cut=is_cut)
+
+
+def test_past_views_sum_to_what_was_owned() -> None:
+    """Each compartment is summed over the grants; no grants own nothing."""
+    org = Org()
+    org.issue("g1", 100)
+    org.issue("g2", 50)
+    org.reserve("h1", 120)
+    views = view_grants(org.journal.events, org.now, NEVER, account=ORG)
+
+    assert seen(org).owned == sum_views(views.values())
+    assert Parts() == owned(sum_views([]))
 
 
 def test_a_rolling_budget_frees_what_leaves_its_window() -> None:

@@ -16,11 +16,9 @@ from bursar.api.operation import NameInUrl, OperationTable
 from bursar.api.pages import After, Limit, OrgId, Paginated, page_response, read_response
 from bursar.core.ids import AccountId, UserId
 from bursar.core.instant import DAY, NEVER, Instant
-from bursar.core.ledger.balance import Expiring
-from bursar.core.ledger.balance import Owned as CoreOwned
+from bursar.core.ledger.balance import Expiring, sum_expiring, sum_views
 from bursar.core.ledger.events import SettingSet
-from bursar.core.ledger.history import GrantView
-from bursar.core.ledger.values import Compartment, CreditKind
+from bursar.core.ledger.values import CreditKind
 from bursar.core.refusal import Refusal
 from bursar.service.keys import DEPLOYMENT, Scope
 from bursar.service.keys import KIND as KEY
@@ -350,7 +348,7 @@ def _current_balance(
         },
         grants=[responses.GrantDetail.with_compartments(*row) for row in grants[:LISTED_MAX]],
         has_more_grants=len(grants) > LISTED_MAX,
-        expiring=_expirations(expiring, seen.at),
+        expiring=_render_expirations(expiring, seen.at),
         burn=responses.BurnRate.model_construct(
             micros_per_day=current.burn.per_day, runs_out_at=current.burn.runs_out_at
         ),
@@ -359,30 +357,25 @@ def _current_balance(
     )
 
 
-def _expirations(expiring: Sequence[Expiring], now: Instant) -> responses.Expirations:
-    """What will lapse; where the list is cut, nothing is said of what lies behind its end."""
-    more = len(expiring) > LISTED_MAX
-    listed = expiring[:LISTED_MAX]
-
-    def within(days: int) -> int | None:
-        until = now + days * DAY
-        if more and listed[-1].expires_at <= until:
-            return None
-        return sum(amount.amount for amount in listed if amount.expires_at <= until)
-
+def _render_expirations(expiring: Sequence[Expiring], now: Instant) -> responses.Expirations:
+    """The amounts that will lapse; a sum is null if the list is cut before its end."""
+    listed, has_more = expiring[:LISTED_MAX], len(expiring) > LISTED_MAX
+    day, week, month = (
+        sum_expiring(listed, now + days * DAY, is_cut=has_more) for days in (1, 7, 30)
+    )
     return responses.Expirations.model_construct(
-        within_24h_micros=within(1),
-        within_7d_micros=within(7),
-        within_30d_micros=within(30),
+        within_24h_micros=day,
+        within_7d_micros=week,
+        within_30d_micros=month,
         timeline=[
             responses.ExpiringAmount.model_construct(
-                grant_id=expiring.grant,
-                expires_at=expiring.expires_at,
-                amount_micros=expiring.amount,
+                grant_id=credits.grant,
+                expires_at=credits.expires_at,
+                amount_micros=credits.amount,
             )
-            for expiring in listed
+            for credits in listed
         ],
-        has_more=more,
+        has_more=has_more,
     )
 
 
@@ -392,13 +385,13 @@ def _past_balance(
     seen = LedgerReads(reader).past(org, at, known_at, AccountId(account))
     own = list(seen.value.values())
     by_kind = {
-        kind: _summed(view for view in own if view.terms.kind is kind) for kind in CreditKind
+        kind: sum_views(view for view in own if view.terms.kind is kind) for kind in CreditKind
     }
     return responses.Balance.model_construct(
         account_id=account,
         at=at,
         known_at=known_at,
-        owned=responses.Compartments.from_core(_summed(own)),
+        owned=responses.Compartments.from_core(sum_views(own)),
         spendable_micros=None,
         used_micros=None,
         debt_micros=None,
@@ -406,7 +399,7 @@ def _past_balance(
             kind.value: responses.Compartments.from_core(owned) for kind, owned in by_kind.items()
         },
         grants=[
-            responses.GrantDetail.with_compartments(view.terms, _summed([view]))
+            responses.GrantDetail.with_compartments(view.terms, sum_views([view]))
             for view in own[:LISTED_MAX]
         ],
         has_more_grants=len(own) > LISTED_MAX,
@@ -415,15 +408,6 @@ def _past_balance(
         stream=org,
         event=seen.number,
     )
-
-
-def _summed(views: Any) -> CoreOwned:
-    parts = dict.fromkeys(Compartment, 0)
-    view: GrantView
-    for view in views:
-        for part, amount in view.parts.items():
-            parts[part] += amount
-    return CoreOwned(**{part.value: amount for part, amount in parts.items()})
 
 
 @operations.post(

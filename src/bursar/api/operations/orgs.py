@@ -1,9 +1,10 @@
-"""Routes for orgs and keys: what must be there before anything else can be asked."""
+"""Routes for orgs and their API keys."""
 
 import asyncio
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -16,14 +17,22 @@ from bursar.api.errors import CallFailed, CallRefused, InvalidCommand
 from bursar.api.execute import command_response, run_command
 from bursar.api.operation import OperationTable
 from bursar.api.pages import After, Limit, OrgId, Paginated
-from bursar.api.rate_limits import KEY_RATE_PER_S, OPERATOR_RATE_PER_S
 from bursar.core.budgets.periods import is_zone
 from bursar.core.ids import SettingId
 from bursar.core.instant import Instant
 from bursar.core.ledger.commands import SetSetting
 from bursar.core.ledger.events import SettingSet
 from bursar.core.refusal import Code, Refusal
-from bursar.service.database import Connection
+from bursar.service.key_management import (
+    CapExceeded,
+    KeyInvalid,
+    LifetimeExceeded,
+    RateExceeded,
+    ScopeExceeded,
+    check_node_key,
+    check_rights,
+    plan_rotation,
+)
 from bursar.service.keys import (
     DEPLOYMENT,
     KIND,
@@ -43,8 +52,6 @@ from bursar.service.org_setup import (
     listed,
     org_account,
 )
-from bursar.service.queries.request_lookup import first_command
-from bursar.service.queries.settings import setting
 from bursar.wire.fields import Id, IdFactory, Micros, Text, Time, WireModel
 from bursar.wire.requests import OrgRequest
 from bursar.wire.responses import Deleted, Org, require_event
@@ -133,7 +140,7 @@ def _render_org(_: str, id: str, body: dict[str, Any]) -> WireModel:
 
 
 class KeyRequest(WireModel):
-    """Make a key for an account and all below it."""
+    """Create a key for an account and the accounts below it."""
 
     name: Text
     scopes: Annotated[list[ScopeName], Field(min_length=1, max_length=len(SCOPES))]
@@ -154,7 +161,7 @@ class KeyRequest(WireModel):
 
 
 class KeyResponse(WireModel):
-    """A key; its secret is told once, when it is made."""
+    """An API key. Its secret is returned only when the key is created or rotated."""
 
     id: str
     org_id: str
@@ -170,7 +177,7 @@ class KeyResponse(WireModel):
 
 
 class KeyRotationRequest(WireModel):
-    """Give a key a new secret; the old one counts a while longer."""
+    """Give a key a new secret. The old secret stays valid for `overlap_seconds`."""
 
     overlap_seconds: Annotated[int, Field(ge=0, le=30 * 86_400)] = 86_400
 
@@ -211,12 +218,14 @@ async def create_key(call: Call, body: KeyRequest) -> Response:
     that creates it.
     """
     service, caller = call.service, call.caller
-    _check_work(caller, body)
+    is_for_node_only = not (body.account_id or body.user_id or body.spend_cap_micros)
+    with _key_problems():
+        check_node_key(caller.key, body.scopes, body.node, is_for_node_only=is_for_node_only)
     ours = {*body.scopes} & {Scope.OPERATOR, Scope.WORK}
     if caller.is_operator and body.account_id is None and not ours:
         raise CallFailed("invalid_request", "account_id: whose key is it?")
     org = await _org_of_key(service, caller, body)
-    _check_no_more(caller, body.scopes, body.rate_per_second, body.expires_at)
+    _check_rights(caller, body.scopes, body.rate_per_second, body.expires_at)
     if body.spend_cap_micros is not None and {*body.scopes} & {Scope.OPERATOR, Scope.MANAGE}:
         raise CallFailed(
             "invalid_request", "/spend_cap_micros: a key that can manage could lift its own cap"
@@ -251,33 +260,31 @@ async def create_key(call: Call, body: KeyRequest) -> Response:
     )
 
 
-def _check_work(caller: Caller, body: KeyRequest) -> None:
-    """End the call unless a node's key is an operator's to give, and for nothing else."""
-    if (Scope.WORK in body.scopes) != (body.node is not None):
-        raise CallFailed(
-            "invalid_request", "/node: a key that may work, and no other, names its node"
-        )
-    if body.node is None:
-        return
-    caller.needs(Scope.OPERATOR)
-    if body.scopes != [Scope.WORK] or body.account_id or body.user_id or body.spend_cap_micros:
-        raise CallFailed("invalid_request", "/scopes: a node's key is for its node alone")
+@contextmanager
+def _key_problems() -> Iterator[None]:
+    """End the call with a problem if the rules forbid a key."""
+    try:
+        yield
+    except KeyInvalid as error:
+        raise CallFailed("invalid_request", f"/{error.field}: {error}") from None
+    except ScopeExceeded as error:
+        raise CallFailed("forbidden", f"the key lacks the scope {error.scope!r}") from None
+    except CapExceeded:
+        raise CallFailed("forbidden", "a key with a spend cap gets no other keys") from None
+    except RateExceeded as error:
+        detail = f"the key's own rate is {error.rate_per_s} calls a second"
+        raise CallFailed("forbidden", detail) from None
+    except LifetimeExceeded as error:
+        detail = f"the key itself ends at {instant_text(error.expires_at)}"
+        raise CallFailed("forbidden", detail) from None
 
 
-def _check_no_more(
+def _check_rights(
     caller: Caller, scopes: Iterable[str], rate_per_s: int | None, expires_at: Instant | None
 ) -> None:
-    """End the call if a key could do more than the one that asks for its secret."""
-    for scope in scopes:
-        caller.needs(scope)
-    if caller.key.capped:
-        raise CallFailed("forbidden", "a key with a spend cap gets no other keys")
-    own = caller.key.rate_per_s or (OPERATOR_RATE_PER_S if caller.is_operator else KEY_RATE_PER_S)
-    if (rate_per_s or KEY_RATE_PER_S) > own:
-        raise CallFailed("forbidden", f"the key's own rate is {own} calls a second")
-    end = caller.key.expires_at
-    if end is not None and (expires_at is None or expires_at > end):
-        raise CallFailed("forbidden", f"the key itself ends at {instant_text(end)}")
+    """End the call if a key would have more rights than the key of the call."""
+    with _key_problems():
+        check_rights(caller.key, scopes, rate_per_s, expires_at, is_operator=caller.is_operator)
 
 
 async def _org_of_key(service: Service, caller: Caller, body: KeyRequest) -> str:
@@ -348,11 +355,16 @@ async def rotate_key(
     request_key = call.idempotency_key()
     org = await _org_of_keys(service, caller, org_id)
     raw = secret_for(service.secret, org, request_key)
-    command, key = await service.read(
-        lambda reader: _rotation(reader, org, id, request_key, hash_of(raw), body.overlap_seconds)
+    overlap_s = body.overlap_seconds
+    rotation = await service.read(
+        lambda reader: plan_rotation(reader, org, id, request_key, hash_of(raw), overlap_s)
     )
-    if id != caller.id:  # who gets the secret of another may do what it may
-        _check_no_more(caller, key.scopes, key.rate_per_s, key.expires_at)
+    if rotation is None:
+        raise settings.not_found(KIND)
+    key = rotation.key
+    command = _set_key(id, rotation.body, rotation.before)
+    if id != caller.id:  # the response has the secret of another key, and so all its rights
+        _check_rights(caller, key.scopes, key.rate_per_s, key.expires_at)
     answer = await run_command(service, caller, org, request_key, command)
     service.keys.forget(org, id)
     if key.cap is not None and not isinstance(answer.outcome, Refusal):
@@ -365,28 +377,6 @@ async def rotate_key(
     return command_response(
         org, answer, 200, lambda happened: render(require_event(SettingSet, happened))
     )
-
-
-def _rotation(
-    reader: Connection, org: str, id: str, request_key: str, hash: str, overlap_s: int
-) -> tuple[SetSetting, Key]:
-    """The command that rotates a key, and that key.
-
-    It has the present secret in it. So a request that was made before is the command that it was
-    then, whatever has become of the key since.
-    """
-    first = first_command(reader, org, request_key)
-    made = isinstance(first, SetSetting) and first.before == 0  # by a request to make a key
-    if isinstance(first, SetSetting) and not made and (first.kind, first.id) == (KIND, id):
-        key = Key.of(first.body or "")
-        if (key.hash, key.overlap_s) == (hash, overlap_s):
-            return first, key
-        return _set_key(id, key.rotated(hash, overlap_s).body, first.before), key  # not the same
-    row = setting(reader, org, KIND, id)
-    if row is None:
-        raise settings.not_found(KIND)
-    key = Key.of(row.body or "")
-    return _set_key(id, key.rotated(hash, overlap_s).body, row.number), key
 
 
 @operations.delete(

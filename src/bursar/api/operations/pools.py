@@ -13,7 +13,7 @@ from bursar.api.errors import CallFailed
 from bursar.api.operation import OperationTable
 from bursar.api.pages import json_response
 from bursar.core.dispatch.pool import set_node_state
-from bursar.core.dispatch.reports import LeaseOrders, NodeReport
+from bursar.core.dispatch.reports import LeaseOrders, NodeReport, has_news
 from bursar.core.dispatch.state import Pool
 from bursar.core.ids import NodeId
 from bursar.core.scheduling.model.nodes import NodeState
@@ -211,7 +211,7 @@ async def _take_report(
     call = partial(loop.call_soon_threadsafe, news.set)
     with service.pools.news(keeper.id, report.node, call) as waiting:
         orders = await asyncio.wrap_future(keeper.report(report))
-        if orders is None or wait_ms == 0 or waiting.is_dismissed or _is_news(report, orders):
+        if orders is None or wait_ms == 0 or waiting.is_dismissed or has_news(report, orders):
             return orders
         try:
             await asyncio.wait_for(news.wait(), wait_ms / 1_000)
@@ -220,18 +220,6 @@ async def _take_report(
         if waiting.is_dismissed:
             return orders
         return await asyncio.wrap_future(keeper.answer(report))
-
-
-def _is_news(report: NodeReport, orders: LeaseOrders) -> bool:
-    """Whether the node does not know all that its answer says: an answer before may be lost."""
-    stopping = {
-        reading.fence: reading.run_ms_at_stop is not None
-        for reading in report.readings
-        if reading.exit is None
-    }
-    if stopping.keys() != {lease.fence for lease in orders.leases}:
-        return True
-    return any(lease.stop and not stopping[lease.fence] for lease in orders.leases)
 
 
 @operations.post(

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 from starlette.responses import Response
@@ -30,7 +30,7 @@ from bursar.core.ledger.values import Setting
 from bursar.core.refusal import Code, Refusal
 from bursar.service.keys import Scope
 from bursar.service.queries.request_lookup import first_actor, first_command
-from bursar.service.queries.settings import find_setting, settings, settings_page
+from bursar.service.queries.settings import SETTINGS_MAX, find_setting, has_room, settings_page
 from bursar.service.webhooks.alerts import alerts_of, rule_setting
 from bursar.service.webhooks.safe_http import UnsafeUrl
 from bursar.service.webhooks.signatures import (
@@ -61,7 +61,6 @@ from bursar.wire.webhooks import (
 )
 
 operations = OperationTable("Webhooks")
-SETTINGS_MAX: Final = 100  # webhooks, or rules, of one org
 
 Number = Annotated[int, Field(ge=1, le=2**62)]
 
@@ -147,8 +146,8 @@ async def _is_for_whole_org(service: Service, caller: Caller, org: str) -> bool:
 
 
 async def _check_room(service: Service, org: str, kind: str) -> None:
-    stored = await service.read(lambda reader: settings(reader, org, kind, "", SETTINGS_MAX + 1))
-    if len(stored) > SETTINGS_MAX:
+    """End the call if an org has all the webhooks, or rules, that it may have."""
+    if not await service.read(lambda reader: has_room(reader, org, kind)):
         raise CallFailed("invalid_request", f"an org has at most {SETTINGS_MAX:,} of them")
 
 

@@ -93,6 +93,18 @@ class LeaseOrders:
     leases: tuple[LeaseOrder, ...] = ()
 
 
+def has_news(report: NodeReport, orders: LeaseOrders) -> bool:
+    """Whether orders differ from what the node reports to run: an earlier answer may be lost."""
+    is_stopping = {
+        reading.fence: reading.run_ms_at_stop is not None
+        for reading in report.readings
+        if reading.exit is None
+    }
+    if is_stopping.keys() != {lease.fence for lease in orders.leases}:
+        return True
+    return any(lease.stop and not is_stopping[lease.fence] for lease in orders.leases)
+
+
 def receive_report(work: PoolTransaction, told: NodeReport) -> LeaseOrders | None:
     """Take a node's readings, renew its leases, and say which these are; None if it is no news."""
     machine = work.machine(told.node)

@@ -4,6 +4,7 @@ Sums are kept as credits move, so a balance costs the depth of the tree and the 
 not the number of its grants; only the list of coming expirations walks over what will expire.
 """
 
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from bursar.core.ids import AccountId, GrantId, UserId
@@ -19,6 +20,7 @@ from bursar.core.ledger.books import (
     require,
 )
 from bursar.core.ledger.decide import view_at
+from bursar.core.ledger.history import GrantView
 from bursar.core.ledger.limits import budgets_on, headroom
 from bursar.core.ledger.spendable import spendable_credits
 from bursar.core.ledger.values import (
@@ -130,6 +132,17 @@ def expiring(
         )
 
 
+def sum_expiring(listed: Sequence[Expiring], until: Instant, *, is_cut: bool) -> Micros | None:
+    """The credits that expire until an instant, from a list that is ordered by expiry.
+
+    None if the list is cut (more credits expire later) and ends before that instant: the sum is
+    not known.
+    """
+    if is_cut and listed[-1].expires_at <= until:
+        return None
+    return sum(credits.amount for credits in listed if credits.expires_at <= until)
+
+
 def by_grant(
     books: Books, account: AccountId, now: Instant, most: int | None = None
 ) -> tuple[tuple[GrantTerms, Owned], ...]:
@@ -151,6 +164,15 @@ def compartments_at(grant: Grant, now: Instant) -> Owned:
         revoked=grant.revoked,
         moved=grant.moved,
     )
+
+
+def sum_views(views: Iterable[GrantView]) -> Owned:
+    """The compartments of grants as they were in the past, summed."""
+    amounts = dict.fromkeys(Compartment, 0)
+    for view in views:
+        for part, amount in view.parts.items():
+            amounts[part] += amount
+    return Owned(**{part.value: amount for part, amount in amounts.items()})
 
 
 def _owned(view: Books, account: AccountId, kind: CreditKind) -> Owned:

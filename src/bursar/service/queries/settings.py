@@ -1,5 +1,7 @@
 """What orgs keep besides money, for those who have no business with the store."""
 
+from typing import Final
+
 from bursar.core.ids import OrgId
 from bursar.core.ledger.values import Setting
 from bursar.service.ledger.batch import OrgUnknown
@@ -9,7 +11,17 @@ from bursar.store.ledger.loader import read_org
 from bursar.store.ledger.settings import setting, settings, settings_of
 from bursar.store.sql.connection import SNAPSHOT, Connection
 
-__all__ = ["find_setting", "setting", "settings", "settings_of", "settings_page"]
+__all__ = [
+    "SETTINGS_MAX",
+    "find_setting",
+    "has_room",
+    "setting",
+    "settings",
+    "settings_of",
+    "settings_page",
+]
+
+SETTINGS_MAX: Final = 100  # webhooks, or alert rules, of one org
 
 
 def find_setting(connection: Connection, org: OrgId, kind: str, id: str) -> AsOf[Setting | None]:
@@ -28,6 +40,11 @@ def settings_page(
         rows = settings(connection, org, kind, after, most + 1)
         last = rows[most - 1].id if len(rows) > most else None
         return AsOf(value=ResultPage(tuple(rows[:most]), last), number=number, at=0)
+
+
+def has_room(connection: Connection, org: OrgId, kind: str) -> bool:
+    """Whether an org may have another setting of a kind of which it may have `SETTINGS_MAX`."""
+    return len(settings(connection, org, kind, "", SETTINGS_MAX)) < SETTINGS_MAX
 
 
 def enter_snapshot(connection: Connection, org: OrgId) -> int:
