@@ -49,7 +49,7 @@ REPORTS = st.builds(
     boot=SOME,
     n=SOME,
     at=WHOLE,
-    heard=st.none() | WHOLE,
+    answered_at=st.none() | WHOLE,
     readings=st.lists(READINGS, max_size=3).map(tuple),
 )
 PIECES = st.builds(
