@@ -469,7 +469,7 @@ def test_events_are_read_in_stretches_of_any_length(
     told: str, monkeypatch: pytest.MonkeyPatch, stretch: int
 ) -> None:
     """What is compared stretch by stretch is compared wholly."""
-    monkeypatch.setattr(rebuilding, "STRETCH", stretch)
+    monkeypatch.setattr(rebuilding, "EVENTS_AT_ONCE", stretch)
     with connected(told) as connection:
         [org] = orgs_of(connection)
     assert () == rebuild_org(told, org).differences
@@ -508,7 +508,7 @@ def test_the_largest_orgs_come_first_and_small_ones_together() -> None:
 
 def test_several_workers_share_the_orgs(told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each org is told once, whoever has done it."""
-    monkeypatch.setattr(rebuilding, "SHARE", 1)
+    monkeypatch.setattr(rebuilding, "SHARE_EVENTS", 1)
     with migrated(told, copy=True) as url:
         with connected(url) as connection:
             for _ in range(3):

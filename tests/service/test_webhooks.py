@@ -771,7 +771,7 @@ def test_any_number_of_grants_near_their_end_is_told_of_page_by_page(
         asked.append(len(commands))
         return world.decided(commands)
 
-    monkeypatch.setattr(alerts, "ASKED_MOST", 64)
+    monkeypatch.setattr(alerts, "SUBMIT_MAX", 64)
     world.shift = 14 * DAY
     Alerter(world.connection, decided, world.clock).check_all()
 

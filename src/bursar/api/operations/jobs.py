@@ -432,7 +432,7 @@ def _render_job(job: JobView, stands: Standings = NO_ARRAYS) -> wire.Job:
 @operations.get(
     "/v1/top/jobs",
     name="top.jobs",
-    summary="TopLists jobs",
+    summary="Top jobs",
     response=Paginated[wire.CostlyJob],
     scope=Scope.READ,
 )

@@ -360,10 +360,10 @@ def _render_delivery(org: str, id: str, delivery: Delivery) -> DeliveryResponse:
 
 
 @operations.post(
-    "/v1/webhooks/{id}/deliveries/{number}/redeliver_command",
+    "/v1/webhooks/{id}/deliveries/{number}/resend",
     status=202,
     summary="Resend a delivery",
-    name="webhooks.redeliver_command",
+    name="webhooks.resend",
     response=ResendResponse,
     scope=Scope.MANAGE,
     takes_idempotency_key=True,
