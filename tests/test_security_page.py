@@ -50,10 +50,10 @@ def test_every_row_is_tried_or_says_when_it_will_be() -> None:
     [
         ("| K7 |", "| K70 |", "the rows are"),
         ("| K7 |", "| K6 |", "the rows are"),
-        ("test_a_connection_forgets", "test_nobody_forgets", "K7: no test_nobody_forgets"),
+        ("test_connection_loses", "test_nothing_loses", "K7: no test_nothing_loses"),
         ("later: workers", "soon", "K21: tried by nothing"),
         ("later: workers", "later: something", "K21: tried by nothing"),
-        ("once_is_given_once` |", "once_is_given_once`, later |", "K23: something else"),
+        ("is_granted_once` |", "is_granted_once`, later |", "K23: something else"),
         ("## Checklist", "## Checklist `tests/x.py::test_x`", "no test_x in tests/x.py"),
     ],
 )

@@ -40,7 +40,7 @@ def in_days(days: float) -> str:
     return (datetime.now(UTC) + timedelta(days=days)).isoformat()
 
 
-def test_credits_near_their_end_are_told_once(world: World, there: Receiver) -> None:
+def test_expiring_credits_raise_one_alert(world: World, there: Receiver) -> None:
     """Those that are available and expire within a week; by webhook, with the same id."""
     made = world.tenant.caller.made("/webhooks", {"url": there.url})
     near = world.tenant.grant(7_000_000, expires_at=in_days(3))["id"]
@@ -59,7 +59,7 @@ def test_credits_near_their_end_are_told_once(world: World, there: Receiver) -> 
     assert 2 == len(alerts(world.tenant))
 
 
-def test_a_rule_tells_of_credits_further_from_their_end(world: World) -> None:
+def test_rule_warns_earlier_of_expiring_credits(world: World) -> None:
     """Of the account it names and those below; also of what was issued before the rule."""
     team = world.tenant.account_below(name="team")
     below = world.tenant.account_below(team, "project")
@@ -76,7 +76,7 @@ def test_a_rule_tells_of_credits_further_from_their_end(world: World) -> None:
     assert later == raised(world.tenant, 2)[1]["figures"]["grant_id"]
 
 
-def test_debt_and_absorbed_usage_are_told_once_for_a_hold(world: World, there: Receiver) -> None:
+def test_debt_and_absorbed_usage_raise_one_alert_per_hold(world: World, there: Receiver) -> None:
     """However often its meter is read; nothing needs to be set for it."""
     world.tenant.caller.made("/webhooks", {"url": there.url, "events": ["alert.debt"]})
     world.tenant.grant(1_000_000)
@@ -94,7 +94,7 @@ def test_debt_and_absorbed_usage_are_told_once_for_a_hold(world: World, there: R
     assert 3 == len(alerts(world.tenant))
 
 
-def test_thresholds_of_budgets_are_told(world: World) -> None:
+def test_budget_thresholds_raise_alerts(world: World) -> None:
     """Each once in its period."""
     world.tenant.grant(10_000_000)
     ask = {
@@ -116,9 +116,7 @@ def test_thresholds_of_budgets_are_told(world: World) -> None:
     assert {world.tenant.account} == {one["account_id"] for one in found}
 
 
-def test_a_low_balance_is_told_again_only_after_it_has_recovered(
-    world: World, there: Receiver
-) -> None:
+def test_low_balance_raises_a_new_alert_only_after_recovery(world: World, there: Receiver) -> None:
     """Raised, resolved, raised: two alerts, told three times."""
     made = world.tenant.caller.made(
         "/webhooks", {"url": there.url, "events": ["alert.low_balance"]}
@@ -146,7 +144,7 @@ def test_a_low_balance_is_told_again_only_after_it_has_recovered(
     assert hold
 
 
-def test_a_short_runway_is_told(world: World) -> None:
+def test_short_runway_raises_an_alert(world: World) -> None:
     """When what can be spent lasts for fewer days, at the rate of the last week."""
     world.tenant.grant(2_000)
     for days in (365, 1):
@@ -161,7 +159,7 @@ def test_a_short_runway_is_told(world: World) -> None:
     assert alert["figures"]["runs_out_at"] > alert["raised_at"]
 
 
-def test_rules_are_made_once_listed_and_dropped(tenant: Tenant, service: Process) -> None:
+def test_rules_are_created_once_listed_and_deleted(tenant: Tenant, service: Process) -> None:
     """By one's own key alone, and only those that make sense."""
     key = new_key()
     ask = {"kind": "low_balance", "account_id": tenant.account, "below_micros": 5}

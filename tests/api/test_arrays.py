@@ -72,7 +72,7 @@ def test_an_array_is_one_job_with_elements(funded: Tenant, pool: Pool) -> None:
     assert found == funded.caller.get("/jobs").json()["items"][0]
 
 
-def test_elements_are_paid_one_by_one_and_the_array_ends_with_the_last(
+def test_elements_are_paid_separately_and_the_array_ends_with_the_last(
     funded: Tenant, pool: Pool
 ) -> None:
     """Each has its result and its steps; what the array has spent is what they have."""
@@ -118,7 +118,9 @@ def test_an_array_is_cancelled_as_a_whole(funded: Tenant, pool: Pool) -> None:
     assert 100 * CREDIT == funded.balance()["spendable_micros"]
 
 
-def test_an_array_is_cancelling_until_its_last_element_is_over(funded: Tenant, pool: Pool) -> None:
+def test_array_is_cancelling_until_its_last_element_has_finished(
+    funded: Tenant, pool: Pool
+) -> None:
     """Though nothing is left in its own hold; who asks after the end is told so."""
     array = submitted(funded, array={"count": 3, "at_once": 1})["id"]
     [one] = begun(funded, pool, array, 1)
@@ -132,7 +134,7 @@ def test_an_array_is_cancelling_until_its_last_element_is_over(funded: Tenant, p
     assert [True, True, False] == cancels
 
 
-def test_a_quote_is_for_all_of_an_array(funded: Tenant) -> None:
+def test_quote_of_an_array_covers_all_elements(funded: Tenant) -> None:
     """A dry run says what all elements hold, cost and burn together."""
     body = ask(funded, array={"count": 5, "at_once": 2}, likely_run_seconds=60, dry_run=True)
     quote = funded.caller.post("/jobs", body).json()
@@ -155,7 +157,7 @@ def test_a_quote_is_for_all_of_an_array(funded: Tenant) -> None:
         ({"array": {"count": 20}}, 402, "insufficient_credits"),
     ],
 )
-def test_an_array_is_refused_as_one(
+def test_array_is_refused_as_a_whole(
     funded: Tenant, more: dict[str, Any], status: int, code: str
 ) -> None:
     """With a reason, and nothing is held."""
@@ -175,9 +177,7 @@ def test_an_array_is_not_extended_but_its_elements_are(funded: Tenant, pool: Poo
     assert 2 * FULL + 5 == shown(funded, array)["held_micros"]
 
 
-def test_an_element_may_cost_its_equal_part_of_what_its_array_may(
-    funded: Tenant, pool: Pool
-) -> None:
+def test_maximum_cost_of_an_array_is_divided_equally(funded: Tenant, pool: Pool) -> None:
     """So the array costs no more, whichever of them are extended (M1)."""
     most = 2 * FULL + 11
     array = submitted(funded, array={"count": 2, "at_once": 1}, max_cost_micros=most)["id"]
@@ -189,7 +189,7 @@ def test_an_element_may_cost_its_equal_part_of_what_its_array_may(
     assert 200 == funded.caller.post(f"/jobs/{one['id']}/extend", {"amount_micros": 5}).status_code
 
 
-def test_a_key_with_another_array_is_another_request(funded: Tenant) -> None:
+def test_array_is_part_of_the_idempotent_request(funded: Tenant) -> None:
     """How many there are is a part of what was asked (L7)."""
     first = funded.caller.post("/jobs", ask(funded, array={"count": 2}), "array")
     other = funded.caller.post("/jobs", ask(funded, array={"count": 3}), "array")
@@ -198,7 +198,7 @@ def test_a_key_with_another_array_is_another_request(funded: Tenant) -> None:
     assert "array" == refused(other, 422, "key_reused")["figures"]["field"]
 
 
-def test_an_array_of_five_thousand_is_one_request(funded: Tenant) -> None:
+def test_array_of_five_thousand_is_one_request(funded: Tenant) -> None:
     """It costs what one job costs to ask for."""
     gpus = {"types": ["A100"], "fraction_milli": 1}
     body = ask(funded, array={"count": 5_000}, gpus=gpus, max_run_seconds=60)
@@ -211,7 +211,7 @@ def test_an_array_of_five_thousand_is_one_request(funded: Tenant) -> None:
     assert 202 == funded.caller.post(f"/jobs/{answer.json()['id']}/cancel").status_code
 
 
-def test_another_orgs_array_does_not_exist(funded: Tenant, operator: Caller, pool: Pool) -> None:
+def test_array_of_another_org_does_not_exist(funded: Tenant, operator: Caller, pool: Pool) -> None:
     """Nor do its elements (N4)."""
     array = submitted(funded, array={"count": 1})["id"]
     [one] = begun(funded, pool, array, 1)

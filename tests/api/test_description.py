@@ -110,7 +110,9 @@ bounded = settings(
 @pytest.mark.slow
 @thorough.parametrize()  # type: ignore[untyped-decorator]
 @bounded
-def test_a_tenant_is_answered_as_described(case: Any, service: Process, home: Home) -> None:
+def test_responses_to_a_tenant_match_the_description(
+    case: Any, service: Process, home: Home
+) -> None:
     """Any request of a tenant: no status, header or body but those that are described."""
     tenant, ids = home
     tried(case, service.url, tenant.caller.key, ids)
@@ -119,13 +121,15 @@ def test_a_tenant_is_answered_as_described(case: Any, service: Process, home: Ho
 @pytest.mark.slow
 @brief.parametrize()  # type: ignore[untyped-decorator]
 @bounded
-def test_an_operator_is_answered_as_described(case: Any, service: Process, home: Home) -> None:
+def test_responses_to_an_operator_match_the_description(
+    case: Any, service: Process, home: Home
+) -> None:
     """Any request of an operator, about an org that is there."""
     _, ids = home
     tried(case, service.url, service.admin_key, ids)
 
 
-def test_what_is_described_is_what_runs(service: Process) -> None:
+def test_served_description_is_the_tested_one(service: Process) -> None:
     """The description that is served is the one that was tried, in OpenAPI 3.1."""
     served = httpx2.get(f"{service.url}/v1/openapi.json", timeout=PATIENCE_S).json()
 
@@ -140,7 +144,7 @@ NUMBERED = (
 )
 
 
-def test_every_change_says_that_it_takes_a_key_of_its_own() -> None:
+def test_every_change_documents_its_idempotency_key() -> None:
     """Idempotency-Key is a parameter of all that changes something (L7)."""
     lacking = [
         operation["operationId"]
@@ -154,7 +158,7 @@ def test_every_change_says_that_it_takes_a_key_of_its_own() -> None:
     assert [] == lacking
 
 
-def test_every_route_tells_of_problems() -> None:
+def test_every_operation_documents_its_problems() -> None:
     """Whatever needs a key can be refused, and is then a problem."""
     for path, operations in DESCRIPTION["paths"].items():
         for operation in operations.values():

@@ -26,7 +26,7 @@ CLIENTS: Final = 6
 GRANTED: Final = 100_000
 
 
-def test_twenty_callers_at_two_processes_hold_what_there_is(
+def test_twenty_clients_at_two_processes_hold_no_more_than_the_balance(
     tenant: Tenant, service: Process, other_service: Process
 ) -> None:
     """20 × 75 on 500: six are held, fourteen are refused, 50 are left (L5)."""
@@ -173,7 +173,7 @@ def victims(deployment: Deployment) -> Iterator[list[Victim]]:
 
 
 @pytest.mark.slow
-def test_an_answer_that_never_came_is_given_by_another_process(
+def test_lost_response_is_replayed_by_another_process(
     deployment: Deployment, tenant: Tenant
 ) -> None:
     """Killed after the commit: who asks again is told what was done, and it is done once (L7)."""
@@ -203,7 +203,7 @@ def test_an_answer_that_never_came_is_given_by_another_process(
 
 
 @pytest.mark.slow
-def test_answers_outlive_the_processes_that_gave_them(
+def test_responses_outlive_the_processes_that_sent_them(
     deployment: Deployment, operator: Caller
 ) -> None:
     """Processes are killed with -9 while clients retry: each request has one effect and one answer,

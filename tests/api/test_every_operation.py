@@ -21,7 +21,7 @@ def in_days(days: float) -> str:
 # The org, its tree, its people
 
 
-def test_an_org_is_begun_with_its_root_account(operator: Caller) -> None:
+def test_org_is_created_with_its_root_account(operator: Caller) -> None:
     """What an operator gets back is enough to go on with (B2)."""
     answer = operator.post("/orgs", {"name": "Fürst & Söhne", "time_zone": "Europe/Berlin"})
 
@@ -54,7 +54,7 @@ def test_orgs_are_listed_page_by_page(operator: Caller) -> None:
     assert made <= set(seen)
 
 
-def test_accounts_stand_in_a_tree(tenant: Tenant) -> None:
+def test_accounts_form_a_tree(tenant: Tenant) -> None:
     """An account is put below another and inherits its zone (B2)."""
     team = tenant.caller.made(
         "/accounts", {"parent_id": tenant.account, "name": "team", "time_zone": "Asia/Tokyo"}
@@ -82,7 +82,7 @@ def test_users_are_added_and_listed(tenant: Tenant) -> None:
 # Credits
 
 
-def test_a_paid_grant_is_there_at_once(tenant: Tenant) -> None:
+def test_paid_grant_can_be_spent_at_once(tenant: Tenant) -> None:
     """What is bought can be spent (L2)."""
     grant = tenant.grant(500, external_ref="pay_1", source="card")
 
@@ -104,7 +104,7 @@ def test_a_paid_grant_is_there_at_once(tenant: Tenant) -> None:
     assert grant["id"] == twice["figures"]["grant_id"]
 
 
-def test_a_promotion_has_an_end_a_rank_and_a_policy(tenant: Tenant) -> None:
+def test_promotion_has_an_expiry_a_rank_and_a_policy(tenant: Tenant) -> None:
     """Terms come back as they were sent (L2, L9)."""
     policy = {"gpu_types": ["A100", "H100"], "max_share_ppm": 500_000, "refundable": False}
     expires_at = in_days(30)
@@ -159,7 +159,7 @@ def test_grants_are_listed_page_by_page_as_they_were_issued(tenant: Tenant) -> N
     assert rest["next"] is None
 
 
-def test_credits_are_moved_to_another_account(tenant: Tenant) -> None:
+def test_credits_are_transferred_to_another_account(tenant: Tenant) -> None:
     """A transfer makes a grant of its own, whose parent is the first (L11)."""
     team = tenant.account_below()
     grant = tenant.grant(100)
@@ -178,7 +178,7 @@ def test_credits_are_moved_to_another_account(tenant: Tenant) -> None:
 # Holds
 
 
-def test_a_hold_sets_credits_aside(tenant: Tenant) -> None:
+def test_hold_reserves_credits(tenant: Tenant) -> None:
     """Reserve, then look at it (L5)."""
     grant = tenant.grant(100)
     answer = tenant.caller.post(
@@ -198,7 +198,7 @@ def test_a_hold_sets_credits_aside(tenant: Tenant) -> None:
     assert {**EMPTY, "available_micros": 70, "held_micros": 30} == tenant.balance()["owned"]
 
 
-def test_a_hold_that_nobody_can_pay_is_refused_whole(tenant: Tenant) -> None:
+def test_hold_without_enough_credits_is_refused_whole(tenant: Tenant) -> None:
     """402 with the figures; nothing is held (L5)."""
     tenant.grant(100)
     answer = tenant.caller.post("/holds", {"account_id": tenant.account, "amount_micros": 101})
@@ -275,7 +275,7 @@ def test_run_time_is_charged_at_the_price_of_the_hold(tenant: Tenant) -> None:
     assert (60, 50) == (settled["charged_micros"], settled["charge"]["amount_micros"])
 
 
-def test_an_org_without_a_price_pays_the_deployments(
+def test_org_without_prices_pays_the_deployments_prices(
     tenant: Tenant, other_service: Process
 ) -> None:
     """An operator sets it for all; what an org has set for itself goes first (B1)."""
@@ -343,7 +343,7 @@ def test_a_charge_is_reversed_in_part(tenant: Tenant) -> None:
     assert 20 == rest["amount_micros"]
 
 
-def test_usage_that_becomes_known_late_is_charged_as_of_then(tenant: Tenant) -> None:
+def test_late_usage_is_charged_as_of_its_time(tenant: Tenant) -> None:
     """A closed hold can still be charged for what it did while it was open (L12)."""
     tenant.grant(100)
     hold = tenant.hold(50)
@@ -359,7 +359,7 @@ def test_usage_that_becomes_known_late_is_charged_as_of_then(tenant: Tenant) -> 
     assert 17 == tenant.balance()["used_micros"]
 
 
-def test_debt_is_booked_stands_in_the_way_and_is_absorbed(tenant: Tenant) -> None:
+def test_debt_is_booked_blocks_holds_and_is_absorbed(tenant: Tenant) -> None:
     """Nothing is held while something is owed (L13)."""
     debt = tenant.caller.made("/debts", {"account_id": tenant.account, "amount_micros": 30})
     assert 30 == debt["owed_micros"]
@@ -381,7 +381,7 @@ def test_debt_is_booked_stands_in_the_way_and_is_absorbed(tenant: Tenant) -> Non
 # Limits
 
 
-def test_a_budget_is_set_limits_is_changed_and_dropped(tenant: Tenant) -> None:
+def test_budget_is_set_enforced_changed_and_deleted(tenant: Tenant) -> None:
     """A hard budget refuses with its own figures (B3)."""
     tenant.grant(100)
     ask = {"account_id": tenant.account, "every": "month", "limit_micros": 20}
@@ -411,7 +411,7 @@ def test_a_tier_brings_its_budgets(tenant: Tenant) -> None:
     assert {"free"} == {budget["tier"] for budget in budgets}
 
 
-def test_a_quote_says_everything_that_forbids(tenant: Tenant) -> None:
+def test_quote_lists_every_problem(tenant: Tenant) -> None:
     """Not only the first reason; and nothing happens (M1)."""
     tenant.caller.made("/debts", {"account_id": tenant.account, "amount_micros": 1})
     before = tenant.number()
@@ -425,7 +425,7 @@ def test_a_quote_says_everything_that_forbids(tenant: Tenant) -> None:
 # Looking
 
 
-def test_a_balance_has_everything_in_it(tenant: Tenant) -> None:
+def test_balance_has_all_fields(tenant: Tenant) -> None:
     """The shape that callers build on (L8)."""
     paid = tenant.grant(100)
     promo = tenant.grant(40, kind="promo", expires_at=in_days(0.5))
@@ -467,7 +467,7 @@ def test_a_balance_has_everything_in_it(tenant: Tenant) -> None:
     assert f"{balance['stream']}:{balance['event']}" == answer.headers["bursar-event"]
 
 
-def test_a_balance_is_told_as_of_an_instant_and_as_known_then(tenant: Tenant) -> None:
+def test_past_balance_is_as_of_an_instant_and_as_known_then(tenant: Tenant) -> None:
     """The past as it was, and as it was believed to be (L12)."""
     early = tenant.grant(100)["issued_at"]
     tenant.grant(50)
@@ -486,7 +486,7 @@ def test_a_balance_is_told_as_of_an_instant_and_as_known_then(tenant: Tenant) ->
     assert (9, 0) == (as_of["owned"]["spent_micros"], believed["owned"]["spent_micros"])
 
 
-def test_spendable_is_told_for_a_job(tenant: Tenant) -> None:
+def test_spendable_credits_depend_on_the_context(tenant: Tenant) -> None:
     """A grant for one type of GPU does not count for another (L8, L9)."""
     tenant.grant(100, policy={"gpu_types": ["A100"]})
     path = f"/accounts/{tenant.account}/balance"
@@ -507,7 +507,7 @@ def test_spendable_is_told_for_a_job(tenant: Tenant) -> None:
         assert said["detail"].startswith(why)
 
 
-def test_events_tell_what_happened_in_order_and_who_asked(tenant: Tenant) -> None:
+def test_events_are_in_order_and_name_the_key(tenant: Tenant) -> None:
     """The audit trail, page by page (O1)."""
     tenant.grant(100)
     tenant.hold(10)
@@ -521,7 +521,7 @@ def test_events_tell_what_happened_in_order_and_who_asked(tenant: Tenant) -> Non
     assert ([2], "2") == ([event["number"] for event in page["items"]], page["next"])
 
 
-def test_who_used_the_most_is_told(tenant: Tenant) -> None:
+def test_top_list_has_the_highest_usage_first(tenant: Tenant) -> None:
     """As of the last sweep: the answer says of when it is (L15)."""
     tenant.grant(100)
     hold = tenant.hold(10)["id"]
@@ -534,7 +534,7 @@ def test_who_used_the_most_is_told(tenant: Tenant) -> None:
     assert 200 == tenant.operator.get("/top/accounts").status_code
 
 
-def test_what_is_not_there_is_not_there(tenant: Tenant) -> None:
+def test_unknown_ids_are_refused_with_the_code_of_their_kind(tenant: Tenant) -> None:
     """Each kind of thing has its own word for it."""
     for table in ("account", "hold", "grant", "budget", "debt"):
         refused(tenant.caller.get(f"/{table}s/{RANDOM_ID}"), 404, f"{table}_unknown")
@@ -546,7 +546,7 @@ def test_what_is_not_there_is_not_there(tenant: Tenant) -> None:
         refused(tenant.caller.get(path), 404, "account_unknown")
 
 
-def test_an_answer_that_is_known_already_is_not_sent_again(tenant: Tenant) -> None:
+def test_unchanged_response_is_not_sent_again(tenant: Tenant) -> None:
     """ETags: 304 until something changes."""
     path = f"/grants?account_id={tenant.account}"
     first = tenant.caller.get(path)
@@ -557,7 +557,9 @@ def test_an_answer_that_is_known_already_is_not_sent_again(tenant: Tenant) -> No
     assert 200 == changed.status_code
 
 
-def test_a_reader_says_what_it_has_seen(tenant: Tenant, other_service: Process) -> None:
+def test_read_is_at_least_as_new_as_the_event_the_client_names(
+    tenant: Tenant, other_service: Process
+) -> None:
     """What one process has told, another must know; what nobody can know, is said so (N2)."""
     answer = tenant.caller.post(
         "/grants", {"account_id": tenant.account, "amount_micros": 5, "kind": "paid"}
@@ -572,7 +574,7 @@ def test_a_reader_says_what_it_has_seen(tenant: Tenant, other_service: Process) 
     refused(elsewhere.get(path, bursar_event="yesterday"), 422, "invalid_request")
 
 
-def test_a_trace_is_carried_on(tenant: Tenant) -> None:
+def test_traceparent_is_returned(tenant: Tenant) -> None:
     """What came as traceparent goes back; what is none does not."""
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -583,7 +585,7 @@ def test_a_trace_is_carried_on(tenant: Tenant) -> None:
 # Many at once
 
 
-def test_a_batch_carries_out_each_operation_by_itself(tenant: Tenant) -> None:
+def test_operations_of_a_batch_succeed_or_fail_alone(tenant: Tenant) -> None:
     """One that fails, fails alone; the same batch again is replayed line by line (L7)."""
     issue = {"account_id": tenant.account, "amount_micros": 100, "kind": "paid"}
     tenant.grant(50)
@@ -607,9 +609,7 @@ def test_a_batch_carries_out_each_operation_by_itself(tenant: Tenant) -> None:
 
 
 @pytest.mark.parametrize("long", [250, 253, 254, 255])
-def test_a_batch_may_have_a_key_of_any_length_that_a_call_may_have(
-    tenant: Tenant, long: int
-) -> None:
+def test_batch_accepts_idempotency_keys_of_every_valid_length(tenant: Tenant, long: int) -> None:
     """Its lines' keys are made of it, and are the same each time (L7)."""
     key = f"{long}-".ljust(long, "k")
     lines = [{"operation": "users.create"} for _ in range(11)]
@@ -624,7 +624,7 @@ def test_a_batch_may_have_a_key_of_any_length_that_a_call_may_have(
     assert [one["body"] for one in first] == [one["body"] for one in again]
 
 
-def test_a_line_says_when_to_try_again(tenant: Tenant, service: Process) -> None:
+def test_refused_line_of_a_batch_has_retry_after(tenant: Tenant, service: Process) -> None:
     """As a call by itself does."""
     with connected(service.database_url) as connection:
         freeze(connection, tenant.id, "for a test")
@@ -641,7 +641,7 @@ def test_a_line_says_when_to_try_again(tenant: Tenant, service: Process) -> None
 # Keys
 
 
-def test_a_key_is_made_listed_and_revoked(tenant: Tenant) -> None:
+def test_key_is_created_listed_and_revoked(tenant: Tenant) -> None:
     """Its secret is told once, to whoever made it (N4)."""
     ask = {"name": "ci", "scopes": ["spend", "read"], "expires_at": in_days(1)}
     key = tenant.caller.made("/keys", ask)
@@ -656,7 +656,7 @@ def test_a_key_is_made_listed_and_revoked(tenant: Tenant) -> None:
     assert key["id"] not in listed
 
 
-def test_an_operator_makes_keys_for_operators_and_for_tenants(tenant: Tenant) -> None:
+def test_operator_creates_keys_for_operators_and_tenants(tenant: Tenant) -> None:
     """A tenant's key is for an account; an operator's for none."""
     operator = tenant.operator
     other = operator.made("/keys", {"name": "op", "scopes": ["operator"]})

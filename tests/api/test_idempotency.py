@@ -143,13 +143,13 @@ def same(first: httpx2.Response, again: httpx2.Response) -> None:
     assert "true" == again.headers[REPLAYED]
 
 
-def test_every_operation_is_asked_below() -> None:
+def test_every_operation_is_in_the_table_of_requests() -> None:
     """A new operation needs a line in the table of requests."""
     assert set(COMMANDS) == set(ASKS)
 
 
 @pytest.mark.parametrize("name", ASKS)
-def test_the_same_request_gets_the_same_bytes(
+def test_repeated_request_gets_the_same_bytes(
     rich: Tenant, other_service: Process, name: str
 ) -> None:
     """Later, at another process, after other things have happened (L7)."""
@@ -165,7 +165,7 @@ def test_the_same_request_gets_the_same_bytes(
 
 
 @pytest.mark.parametrize("name", ASKS)
-def test_another_request_under_the_same_key_is_refused(rich: Tenant, name: str) -> None:
+def test_different_request_with_the_same_key_is_refused(rich: Tenant, name: str) -> None:
     """And told the first field in which it differs, by the caller's name for it (L7)."""
     ask, key = ASKS[name](rich), new_key()
     if name == "users.create":
@@ -182,7 +182,7 @@ def test_another_request_under_the_same_key_is_refused(rich: Tenant, name: str) 
     assert before == rich.changes()
 
 
-def test_one_key_cannot_stand_for_two_operations(rich: Tenant) -> None:
+def test_key_cannot_be_used_for_two_operations(rich: Tenant) -> None:
     """Not even for those that look alike."""
     hold = _hold(rich)
     rich.caller.post(f"{hold}/refund", {"amount_micros": 1}, "twice")
@@ -208,7 +208,7 @@ def test_one_key_cannot_stand_for_two_operations(rich: Tenant) -> None:
     ],
 )
 @pytest.mark.parametrize("path", ["/users", "/orgs", "/keys"])
-def test_a_key_that_cannot_be_used_is_refused(
+def test_invalid_idempotency_key_is_refused(
     rich: Tenant, path: str, key: str | None, code: str
 ) -> None:
     """Missing, empty, too long, not visible ASCII, or one of our own."""
@@ -223,12 +223,12 @@ def test_a_key_that_cannot_be_used_is_refused(
 @pytest.mark.parametrize(
     "key", ["!", "~" * 255, "bursar", "Bursar:", "sweep", "');drop/**/table--"]
 )
-def test_a_key_may_be_any_visible_text(rich: Tenant, key: str) -> None:
+def test_idempotency_key_may_be_any_visible_ascii(rich: Tenant, key: str) -> None:
     """From 1 to 255 characters."""
     assert 201 == rich.caller.post("/users", {}, key).status_code
 
 
-def test_the_same_key_in_two_orgs_is_two_keys(rich: Tenant, operator: Caller) -> None:
+def test_idempotency_keys_of_two_orgs_are_separate(rich: Tenant, operator: Caller) -> None:
     """What one org calls its requests is nothing to another."""
     with new_tenant(operator) as other:
         ask = {"amount_micros": 7, "kind": "paid"}
@@ -243,7 +243,7 @@ def test_the_same_key_in_two_orgs_is_two_keys(rich: Tenant, operator: Caller) ->
 # Ids
 
 
-def test_an_id_of_ones_own_protects_under_any_key(rich: Tenant) -> None:
+def test_chosen_id_prevents_duplicates_under_any_key(rich: Tenant) -> None:
     """A retry that lost its key is refused, not done twice."""
     ask = {ROOT: rich.account, "amount_micros": 5, "kind": "paid", "id": new_id()}
     first = rich.caller.post("/grants", ask)
@@ -252,7 +252,7 @@ def test_an_id_of_ones_own_protects_under_any_key(rich: Tenant) -> None:
     refused(rich.caller.post("/grants", ask), 409, "already_exists")
 
 
-def test_an_id_that_is_left_out_later_is_another_request(rich: Tenant) -> None:
+def test_leaving_out_the_id_makes_a_different_request(rich: Tenant) -> None:
     """The key was for that very id; and the id that was made may be named."""
     ask = {ROOT: rich.account, "amount_micros": 5}
     rich.caller.post("/holds", {**ask, "id": new_id()}, "with")
@@ -265,7 +265,7 @@ def test_an_id_that_is_left_out_later_is_another_request(rich: Tenant) -> None:
     refused(other, 422, "key_reused")
 
 
-def test_fields_that_say_the_default_are_the_same_request(rich: Tenant) -> None:
+def test_explicit_defaults_make_the_same_request(rich: Tenant) -> None:
     """It is what is meant that counts, not how it is written."""
     ask = {ROOT: rich.account, "amount_micros": 5}
     first = rich.caller.post("/holds", ask, "brief")
@@ -275,7 +275,7 @@ def test_fields_that_say_the_default_are_the_same_request(rich: Tenant) -> None:
 # Refusals
 
 
-def test_a_refusal_is_given_again_whatever_has_changed(rich: Tenant) -> None:
+def test_refusal_is_replayed_after_the_cause_is_gone(rich: Tenant) -> None:
     """It was decided; a new try needs a new key (L7)."""
     ask = {ROOT: rich.account, "amount_micros": 20_000}
     first = rich.caller.post("/holds", ask, "poor")
@@ -286,7 +286,7 @@ def test_a_refusal_is_given_again_whatever_has_changed(rich: Tenant) -> None:
     assert 201 == rich.caller.post("/holds", ask, "richer").status_code
 
 
-def test_what_was_malformed_does_not_use_up_its_key(rich: Tenant) -> None:
+def test_malformed_request_does_not_use_up_its_key(rich: Tenant) -> None:
     """The key stands for nothing yet: the request can be mended (L7)."""
     for wrong in ({}, {"amount_micros": "5"}, {ROOT: rich.account, "amount_micros": 0}):
         refused(rich.caller.post("/holds", wrong, "mended"), 422, "invalid_request")
@@ -299,7 +299,7 @@ def test_what_was_malformed_does_not_use_up_its_key(rich: Tenant) -> None:
 # Orgs and keys
 
 
-def test_an_org_is_begun_once(operator: Caller, other_service: Process) -> None:
+def test_repeated_request_creates_one_org(operator: Caller, other_service: Process) -> None:
     """The same request, the same org; another name is another request."""
     key = new_key()
     first = operator.post("/orgs", {"name": "Once"}, key)
@@ -313,7 +313,7 @@ def test_an_org_is_begun_once(operator: Caller, other_service: Process) -> None:
     other.close()
 
 
-def test_a_key_is_made_once(rich: Tenant, other_service: Process) -> None:
+def test_repeated_request_creates_one_key(rich: Tenant, other_service: Process) -> None:
     """The secret comes again with the same request, and is stored nowhere (L7, N4)."""
     ask = {"name": "ci", "scopes": ["read"], ROOT: rich.account}
     first = rich.caller.post("/keys", ask, "ci")
@@ -328,7 +328,7 @@ def test_a_key_is_made_once(rich: Tenant, other_service: Process) -> None:
     refused(other, 422, "key_reused")
 
 
-def test_a_rotation_is_one_rotation(rich: Tenant, other_service: Process) -> None:
+def test_repeated_request_rotates_a_key_once(rich: Tenant, other_service: Process) -> None:
     """Also when the key was rotated again since, and even when it is no more (L7)."""
     id = rich.caller.made("/keys", {"name": "ci", "scopes": ["read"]})["id"]
     path, ask = f"/keys/{id}/rotate", {"overlap_seconds": 60}
@@ -344,7 +344,7 @@ def test_a_rotation_is_one_rotation(rich: Tenant, other_service: Process) -> Non
     refused(rich.caller.post(path, {"overlap_seconds": 61}, "turn"), 422, "key_reused")
 
 
-def test_making_a_key_is_no_rotation(rich: Tenant) -> None:
+def test_idempotency_key_of_a_creation_is_refused_for_a_rotation(rich: Tenant) -> None:
     """The key of the request that made it stands for that alone (L7)."""
     id = rich.caller.post("/keys", {"name": "ci", "scopes": ["read"]}, "make").json()["id"]
 
@@ -353,7 +353,7 @@ def test_making_a_key_is_no_rotation(rich: Tenant) -> None:
     refused(answer, 422, "key_reused")
 
 
-def test_a_revocation_is_one_revocation(rich: Tenant) -> None:
+def test_repeated_request_revokes_a_key_once(rich: Tenant) -> None:
     """The second one under another key is refused, and that again and again."""
     id = rich.caller.made("/keys", {"name": "ci", "scopes": ["read"]})["id"]
     first = rich.caller.delete(f"/keys/{id}", "drop")
@@ -378,7 +378,7 @@ def crowd(rich: Tenant, service: Process, other_service: Process) -> Iterator[li
 
 
 @pytest.mark.parametrize("name", ["holds.create", "holds.settle", "grants.create"])
-def test_duplicates_at_once_have_one_effect_and_one_answer(
+def test_concurrent_duplicates_have_one_effect_and_one_response(
     rich: Tenant, crowd: list[Caller], name: str
 ) -> None:
     """Whoever comes second waits for the answer to the first (L7)."""
@@ -395,7 +395,7 @@ def test_duplicates_at_once_have_one_effect_and_one_answer(
     assert want[name] == len(news), news
 
 
-def test_orgs_and_keys_at_once_are_made_once(
+def test_concurrent_duplicates_create_one_org_and_one_key(
     rich: Tenant, operator: Caller, crowd: list[Caller], service: Process, other_service: Process
 ) -> None:
     """Both take several steps; the answer is the same for all (L7)."""

@@ -83,9 +83,7 @@ def enqueued(pool: Pool, tenant: Tenant, job: str) -> Enqueue:
 # Submitting
 
 
-def test_a_job_is_there_at_once_with_its_hold_and_a_message_to_its_pool(
-    funded: Tenant, pool: Pool
-) -> None:
+def test_job_hold_and_message_are_created_together(funded: Tenant, pool: Pool) -> None:
     """One transaction: all of the price of the longest run and the grace is held (M1, S9)."""
     job = submitted(funded, labels={"team": "vision"}, env={"SECRET": "x"})
 
@@ -106,7 +104,7 @@ def test_a_job_is_there_at_once_with_its_hold_and_a_message_to_its_pool(
     assert (1, 2, 10) == (told.spec.shape.tasks, told.spec.shape.gpus, told.spec.requeues)
 
 
-def test_the_same_key_is_the_same_job(funded: Tenant) -> None:
+def test_repeated_submission_creates_one_job(funded: Tenant) -> None:
     """A retry gets the first answer, byte for byte; nothing is held twice (L7)."""
     first = funded.caller.post("/jobs", ask(funded), "mine")
     again = funded.caller.post("/jobs", ask(funded), "mine")
@@ -130,7 +128,7 @@ def test_the_same_key_is_the_same_job(funded: Tenant) -> None:
         ("requeues_max", 3),
     ],
 )
-def test_a_key_that_stands_for_another_job_names_what_differs(
+def test_reused_key_is_refused_with_the_field_that_differs(
     funded: Tenant, field: str, value: Any
 ) -> None:
     """All of a request counts, also what the ledger does not look at (L7)."""
@@ -141,7 +139,7 @@ def test_a_key_that_stands_for_another_job_names_what_differs(
     assert field == refused(other, 422, "key_reused")["figures"]["field"]
 
 
-def test_a_refusal_is_kept_with_its_key_and_its_request(funded: Tenant) -> None:
+def test_refusal_of_a_job_is_replayed_under_its_key(funded: Tenant) -> None:
     """Refused once under a key, refused always; for another command the key is taken (L7)."""
     dear = ask(funded, max_run_seconds=40 * HOUR)
     refused(funded.caller.post("/jobs", dear, "dear"), 402, "insufficient_credits")
@@ -156,7 +154,7 @@ def test_a_refusal_is_kept_with_its_key_and_its_request(funded: Tenant) -> None:
     assert [] == funded.caller.get("/jobs").json()["items"]
 
 
-def test_a_key_names_the_user_who_is_another(funded: Tenant) -> None:
+def test_reused_key_of_another_user_is_refused(funded: Tenant) -> None:
     """The same request of a key that speaks for somebody else is another one (L7)."""
     user = funded.caller.made("/users", {})["id"]
     theirs = funded.with_key(["spend", "read"], user_id=user)
@@ -166,14 +164,14 @@ def test_a_key_names_the_user_who_is_another(funded: Tenant) -> None:
     assert "user_id" == refused(other, 422, "key_reused")["figures"]["field"]
 
 
-def test_an_id_of_ones_own_is_the_jobs(funded: Tenant) -> None:
+def test_job_has_the_id_that_the_client_chooses(funded: Tenant) -> None:
     id = new_id()
 
     assert id == submitted(funded, id=id)["id"]
     refused(funded.caller.post("/jobs", ask(funded, id=id)), 409, "already_exists")
 
 
-def test_types_without_credits_are_dropped_and_named(funded: Tenant, pool: Pool) -> None:
+def test_unaffordable_gpu_types_are_dropped_and_listed(funded: Tenant, pool: Pool) -> None:
     """The pool is told of those that are left only (M1)."""
     job = submitted(
         funded, gpus={"types": ["H100", "A100", "B200"], "count": 8}, max_run_seconds=6 * HOUR
@@ -185,7 +183,7 @@ def test_types_without_credits_are_dropped_and_named(funded: Tenant, pool: Pool)
     assert (("A100",), (("A100", A100),)) == (told.spec.shape.types, told.rates)
 
 
-def test_a_job_that_can_cost_more_than_it_may_is_refused(funded: Tenant) -> None:
+def test_job_above_its_maximum_cost_is_refused(funded: Tenant) -> None:
     """What it may cost is compared under the lock; dearer types are dropped first."""
     exact = submitted(funded, max_cost_micros=FULL)
     assert (FULL, FULL) == (*(exact["held_micros"], shown(funded, exact["id"])["max_cost_micros"]),)
@@ -197,7 +195,7 @@ def test_a_job_that_can_cost_more_than_it_may_is_refused(funded: Tenant) -> None
     assert ["H100"] == cheaper["dropped_gpu_types"]
 
 
-def test_a_dry_run_tells_what_it_would_take_and_changes_nothing(funded: Tenant) -> None:
+def test_dry_run_returns_the_cost_and_changes_nothing(funded: Tenant) -> None:
     """The price shown is the price held (B1)."""
     before = funded.number()
     asked = ask(funded, dry_run=True, likely_run_seconds=HOUR // 2)
@@ -215,7 +213,7 @@ def test_a_dry_run_tells_what_it_would_take_and_changes_nothing(funded: Tenant) 
     assert ["insufficient_credits"] == [one["code"] for one in dear["problems"]]
 
 
-def test_a_part_of_a_gpu_costs_a_part(funded: Tenant, pool: Pool) -> None:
+def test_part_of_a_gpu_costs_its_part_of_the_price(funded: Tenant, pool: Pool) -> None:
     job = submitted(funded, gpus={"types": ["H100"], "fraction_milli": 250})
 
     assert price(H100, 1, HOUR + GRACE_S) // 4 == job["held_micros"]
@@ -223,7 +221,7 @@ def test_a_part_of_a_gpu_costs_a_part(funded: Tenant, pool: Pool) -> None:
     assert (0, 250, 1) == (shape.gpus, shape.milli, shape.tasks)
 
 
-def test_a_gang_lies_on_nodes_as_it_says(funded: Tenant, pool: Pool) -> None:
+def test_gang_is_divided_over_nodes_as_requested(funded: Tenant, pool: Pool) -> None:
     """By eights if it does not say."""
     gang = {"types": ["A100"], "count": 16}
     by_eights = enqueued(pool, funded, submitted(funded, gpus=gang)["id"]).spec.shape
@@ -238,7 +236,9 @@ def test_a_gang_lies_on_nodes_as_it_says(funded: Tenant, pool: Pool) -> None:
     assert (("a", "b"), ("nvme",)) == (in_a_rack.regions, in_a_rack.labels)
 
 
-def test_who_asks_and_how_urgent_reaches_the_pool(funded: Tenant, pool: Pool) -> None:
+def test_message_to_the_pool_has_the_user_and_the_options_of_the_job(
+    funded: Tenant, pool: Pool
+) -> None:
     user = funded.caller.made("/users", {})["id"]
     below = funded.account_below()
     job = submitted(
@@ -282,7 +282,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_makes_no_sense_is_told_with_its_place(funded: Tenant, name: str) -> None:
+def test_invalid_job_is_refused_with_the_field(funded: Tenant, name: str) -> None:
     """Never a 500; each points at its field."""
     wrong, pointer = WRONG[name]
     answer = funded.caller.post("/jobs", ask(funded, **wrong))
@@ -291,7 +291,7 @@ def test_what_makes_no_sense_is_told_with_its_place(funded: Tenant, name: str) -
     assert pointer == told["errors"][0]["pointer"]
 
 
-def test_what_is_not_there_is_told(funded: Tenant) -> None:
+def test_unknown_accounts_users_pools_prices_and_jobs_are_refused(funded: Tenant) -> None:
     refused(funded.caller.post("/jobs", ask(funded, account_id=RANDOM_ID)), 404, "account_unknown")
     refused(funded.caller.post("/jobs", ask(funded, user_id=RANDOM_ID)), 404, "user_unknown")
     refused(funded.caller.post("/jobs", ask(funded, pool="nowhere")), 409, "no_pool")
@@ -315,7 +315,7 @@ def test_a_key_with_a_cap_cancels_its_own_jobs_only(funded: Tenant) -> None:
     assert 202 == capped.post(f"/jobs/{own[0]}/cancel").status_code
 
 
-def test_a_quota_bounds_what_waits(funded: Tenant) -> None:
+def test_quota_limits_waiting_jobs(funded: Tenant) -> None:
     """Counted with the hold, for an account and all below it (B4)."""
     below = funded.account_below()
     quota = {"account_id": funded.account, "jobs_queued_max": 1, "gpus_max": 4}
@@ -373,7 +373,7 @@ def test_a_job_runs_spends_and_leaves_a_result(funded: Tenant, pool: Pool) -> No
     assert ([2], "2") == ([step["number"] for step in page["items"]], page["next"])
 
 
-def test_a_job_fails_is_preempted_lost_and_given_up(funded: Tenant, pool: Pool) -> None:
+def test_job_reports_failure_preemption_loss_and_giving_up(funded: Tenant, pool: Pool) -> None:
     """In the words of a job's life (M3)."""
     failed = submitted(funded)["id"]
     told = pool.about(funded.id, failed)
@@ -400,7 +400,7 @@ def test_a_job_fails_is_preempted_lost_and_given_up(funded: Tenant, pool: Pool) 
     )
 
 
-def test_a_waiting_job_is_cancelled_when_its_pool_lets_it_go(funded: Tenant) -> None:
+def test_waiting_job_is_cancelled_when_its_pool_confirms(funded: Tenant) -> None:
     """Asking twice is asking once; then nothing is held, and nothing is left to cancel."""
     job = submitted(funded)["id"]
     first = funded.caller.post(f"/jobs/{job}/cancel", key=f"stop-{job}")
@@ -418,7 +418,7 @@ def test_a_waiting_job_is_cancelled_when_its_pool_lets_it_go(funded: Tenant) -> 
     assert 100 * CREDIT == funded.balance()["spendable_micros"]
 
 
-def test_the_key_of_a_cancel_stands_for_that_job(funded: Tenant) -> None:
+def test_idempotency_key_of_a_cancellation_is_for_one_job(funded: Tenant) -> None:
     """Who uses it for another has made a mistake, and is told so; nothing is cancelled (L7)."""
     first, other = submitted(funded)["id"], submitted(funded)["id"]
     done = funded.caller.post(f"/jobs/{first}/cancel", key=f"stop-{first}")
@@ -433,7 +433,7 @@ def test_the_key_of_a_cancel_stands_for_that_job(funded: Tenant) -> None:
     refused(funded.caller.post("/jobs", ask(funded), f"stop-{first}"), 422, "key_reused")
 
 
-def test_a_running_job_that_is_cancelled_is_stopping(funded: Tenant, pool: Pool) -> None:
+def test_cancelled_running_job_is_stopping(funded: Tenant, pool: Pool) -> None:
     job = submitted(funded)["id"]
     told = pool.about(funded.id, job)
     told.started()
@@ -458,7 +458,7 @@ def test_a_running_job_that_is_cancelled_is_stopping(funded: Tenant, pool: Pool)
     assert "expired" == shown(funded, late)["state"]
 
 
-def test_more_can_be_set_aside_for_a_job(funded: Tenant, pool: Pool) -> None:
+def test_hold_of_a_job_can_be_extended(funded: Tenant, pool: Pool) -> None:
     """Its pool is told; the same key has one effect (L7, M5)."""
     job = submitted(funded)["id"]
     first = funded.caller.post(f"/jobs/{job}/extend", {"amount_micros": 500}, f"more-{job}")
@@ -477,7 +477,7 @@ def test_more_can_be_set_aside_for_a_job(funded: Tenant, pool: Pool) -> None:
     )
 
 
-def test_no_more_is_set_aside_for_a_job_than_it_may_cost(funded: Tenant, pool: Pool) -> None:
+def test_job_is_not_extended_beyond_its_maximum_cost(funded: Tenant, pool: Pool) -> None:
     """What it has spent counts as well; what was refused has told its pool nothing (M1)."""
     job = submitted(funded, max_cost_micros=FULL + 500)["id"]
     told = pool.about(funded.id, job)
@@ -503,7 +503,7 @@ def test_no_more_is_set_aside_for_a_job_than_it_may_cost(funded: Tenant, pool: P
         ("release", {}),
     ],
 )
-def test_the_hold_of_a_job_is_the_jobs_alone(
+def test_hold_of_a_job_cannot_be_changed_directly(
     funded: Tenant, pool: Pool, what: str, body: dict[str, Any]
 ) -> None:
     """Who took it away would let the job run at others' cost (M1)."""
@@ -520,9 +520,7 @@ def test_the_hold_of_a_job_is_the_jobs_alone(
 # Lists
 
 
-def test_jobs_are_listed_the_newest_first_and_found_by_what_they_are(
-    funded: Tenant, pool: Pool
-) -> None:
+def test_jobs_are_listed_newest_first_and_filtered(funded: Tenant, pool: Pool) -> None:
     below = funded.account_below()
     user = funded.caller.made("/users", {})["id"]
     first = submitted(funded, labels={"team": "vision", "run": "1"}, max_run_seconds=60)["id"]
@@ -560,7 +558,7 @@ def test_jobs_are_listed_the_newest_first_and_found_by_what_they_are(
     refused(own.get(f"/jobs/{first}"), 404, "job_unknown")
 
 
-def test_the_dearest_jobs_come_first(funded: Tenant, pool: Pool) -> None:
+def test_top_jobs_have_the_highest_cost_first(funded: Tenant, pool: Pool) -> None:
     """Of those that are not over, by what they have spent, hold, or burn while they run (L15)."""
     waits = submitted(funded, max_run_seconds=4 * HOUR)["id"]
     runs = submitted(funded)["id"]
@@ -628,9 +626,7 @@ class Watcher:
                 id, kind = None, ""
 
 
-def test_a_job_is_watched_to_its_end_and_on_from_where_one_has_stopped(
-    funded: Tenant, pool: Pool
-) -> None:
+def test_event_stream_of_a_job_resumes_and_ends_with_the_job(funded: Tenant, pool: Pool) -> None:
     """Server-sent events that resume (S9)."""
     job = submitted(funded)["id"]
     told = pool.about(funded.id, job)
@@ -664,7 +660,7 @@ def _brief(event: tuple[str | None, str, Any]) -> tuple[str | None, str, str]:
     return id, kind, data["state"]
 
 
-def test_an_org_has_so_many_streams_and_no_more(funded: Tenant) -> None:
+def test_streams_of_an_org_are_limited(funded: Tenant) -> None:
     """Who has too many is told when to come again; who has gone is not counted (N1)."""
     job = submitted(funded)["id"]
     watchers = [Watcher(funded, job) for _ in range(65)]
@@ -685,7 +681,7 @@ def test_an_org_has_so_many_streams_and_no_more(funded: Tenant) -> None:
     eventually(is_open)
 
 
-def test_a_corrected_step_says_nothing_of_other_attempts(funded: Tenant, pool: Pool) -> None:
+def test_corrected_step_has_only_the_figures_of_its_attempt(funded: Tenant, pool: Pool) -> None:
     """On what the last one ran, and how it ended, is not how the first did (M3, S9)."""
     job = submitted(funded)["id"]
     told = pool.about(funded.id, job)
@@ -710,7 +706,7 @@ def test_a_corrected_step_says_nothing_of_other_attempts(funded: Tenant, pool: P
     ]
 
 
-def test_a_webhook_is_told_of_each_step(funded: Tenant, pool: Pool, there: Receiver) -> None:
+def test_webhook_gets_each_step_of_a_job(funded: Tenant, pool: Pool, there: Receiver) -> None:
     """In the order in which they came, each as an event of the org's stream (S9)."""
     made = funded.caller.made("/webhooks", {"url": there.url, "events": ["job.*"]})
     funded.caller.made("/webhooks", {"url": f"{there.url}/ends", "events": ["job.finished"]})

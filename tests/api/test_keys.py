@@ -37,9 +37,7 @@ def opens(process: Process, key: str) -> bool:
     return status == 200
 
 
-def test_every_key_that_does_not_count_gets_the_same_answer(
-    tenant: Tenant, service: Process
-) -> None:
+def test_every_invalid_key_gets_the_same_response(tenant: Tenant, service: Process) -> None:
     """Whether it never was, is over, or is nearly right: nobody learns which (N4)."""
     good = str(tenant.caller.key)
     made = tenant.caller.made
@@ -81,14 +79,14 @@ def test_every_key_that_does_not_count_gets_the_same_answer(
 
 
 @pytest.mark.parametrize("body", [b"{", b"[[[", b'{"name": "o"}'])
-def test_nothing_is_read_for_those_without_a_key(service: Process, body: bytes) -> None:
+def test_body_is_not_read_without_a_valid_key(service: Process, body: bytes) -> None:
     """Who calls is known before what is said."""
     for kind in ("application/json", "text/plain"):
         answer = httpx2.post(f"{service.url}/v1/orgs", content=body, headers={"Content-Type": kind})
         refused(answer, 401, "unauthenticated")
 
 
-def test_a_key_makes_no_key_that_may_do_more(tenant: Tenant) -> None:
+def test_key_creates_no_key_with_more_scopes(tenant: Tenant) -> None:
     """Scopes are handed down, never up (N4)."""
     manager = tenant.with_key(["manage"])
     for scope in ("issue", "spend", "read"):
@@ -100,12 +98,12 @@ def test_a_key_makes_no_key_that_may_do_more(tenant: Tenant) -> None:
     assert 201 == manager.post("/keys", {"name": "as much", "scopes": ["manage"]}).status_code
 
 
-def test_the_operators_own_org_is_no_tenant(operator: Caller) -> None:
+def test_org_of_the_operators_cannot_be_created(operator: Caller) -> None:
     """A key of it would be an operator's, whatever its scopes (N4)."""
     refused(operator.post("/orgs", {"name": "mine", "id": DEPLOYMENT}), 409, "already_exists")
 
 
-def test_a_key_with_a_cap_may_have_the_id_of_a_user(tenant: Tenant) -> None:
+def test_capped_key_may_have_the_id_of_a_user(tenant: Tenant) -> None:
     """Ids are chosen by callers, and one may be chosen twice."""
     id = tenant.caller.made("/users", {})["id"]
     ask = {"name": "capped", "scopes": ["spend"], "spend_cap_micros": 5, "id": id}
@@ -114,7 +112,7 @@ def test_a_key_with_a_cap_may_have_the_id_of_a_user(tenant: Tenant) -> None:
 
 
 @pytest.mark.parametrize("died_after", ["the key", "the user"])
-def test_a_capped_key_whose_making_was_cut_short_has_its_cap_once_it_is_rotated(
+def test_rotation_completes_the_cap_of_a_key_after_a_crash(
     deployment: Deployment, tenant: Tenant, died_after: str
 ) -> None:
     """Nobody gets a secret of a key that has no budget yet (N4)."""
@@ -141,7 +139,7 @@ def test_a_capped_key_whose_making_was_cut_short_has_its_cap_once_it_is_rotated(
         spender.made("/holds", {**ask, "amount_micros": 50})
 
 
-def test_a_key_with_a_rate_gets_no_secret_without(tenant: Tenant) -> None:
+def test_rate_limited_key_creates_and_rotates_no_faster_key(tenant: Tenant) -> None:
     """Neither by making a key nor by rotating one; its own it may rotate (N1)."""
     free = tenant.caller.made("/keys", {"name": "free", "scopes": ["manage"]})
     ask = {"name": "bound", "scopes": ["manage"], "rate_per_second": 50}
@@ -153,7 +151,7 @@ def test_a_key_with_a_rate_gets_no_secret_without(tenant: Tenant) -> None:
     bound.close()
 
 
-def test_who_rotates_a_key_could_have_made_it(tenant: Tenant) -> None:
+def test_key_rotates_only_keys_that_it_could_create(tenant: Tenant) -> None:
     """The new secret would let them do what the key may (N4)."""
     manager = tenant.with_key(["manage"])
     issuer = tenant.caller.made("/keys", {"name": "issuer", "scopes": ["issue"]})
@@ -166,7 +164,7 @@ def test_who_rotates_a_key_could_have_made_it(tenant: Tenant) -> None:
     refused(manager.post(f"/keys/{issuer['id']}/rotate", {}, "turn"), 403, "forbidden")
 
 
-def test_an_old_secret_counts_until_the_overlap_is_over(
+def test_old_secret_is_valid_until_the_overlap_ends(
     tenant: Tenant, service: Process, other_service: Process
 ) -> None:
     """With an overlap nobody is locked out; without one the old secret is over (N4)."""
@@ -189,7 +187,7 @@ def test_an_old_secret_counts_until_the_overlap_is_over(
     eventually(lambda: not opens(other_service, first["key"]), patience_s=KNOWN_S)
 
 
-def test_a_revoked_key_is_over_everywhere_within_seconds(
+def test_revoked_key_is_rejected_everywhere_within_seconds(
     tenant: Tenant, service: Process, other_service: Process
 ) -> None:
     """At once where it was revoked; elsewhere when the others are read again (N4)."""
@@ -202,7 +200,7 @@ def test_a_revoked_key_is_over_everywhere_within_seconds(
     eventually(lambda: not opens(other_service, key["key"]), patience_s=KNOWN_S)
 
 
-def test_what_keys_do_is_in_the_events_of_their_org(tenant: Tenant) -> None:
+def test_changes_of_keys_are_events_of_their_org(tenant: Tenant) -> None:
     """Who made, turned and dropped a key can be looked up; the secret cannot (O1)."""
     before = tenant.number()
     key = tenant.caller.made("/keys", {"name": "ci", "scopes": ["read"]})
@@ -233,7 +231,7 @@ def texts(url: str) -> Iterator[tuple[str, str]]:
                 yield table, row
 
 
-def test_no_secret_is_in_the_database_or_in_what_processes_say(
+def test_no_secret_is_in_the_database_or_in_logs(
     deployment: Deployment, tenant: Tenant, operator: Caller
 ) -> None:
     """Neither a key nor its secret, neither the deployment's nor a webhook's (N4)."""
@@ -261,7 +259,7 @@ def test_no_secret_is_in_the_database_or_in_what_processes_say(
         assert not [secret for secret in secrets if secret in process.errors]
 
 
-def test_the_files_of_secrets_are_for_their_owner_alone(deployment: Deployment) -> None:
+def test_secret_files_are_readable_by_their_owner_only(deployment: Deployment) -> None:
     """The deployment's secret and the first key lie in its folder (N4)."""
     for name in (FILE, "admin.key"):
         assert 0o600 == (deployment.state / name).stat().st_mode & 0o777

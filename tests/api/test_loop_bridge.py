@@ -42,7 +42,7 @@ def test_all_answers_arrive_and_wake_the_loop_once() -> None:
     assert (list(range(50)), 1) == asyncio.run(waits())
 
 
-def test_that_there_is_no_answer_arrives_too() -> None:
+def test_failure_arrives_and_does_not_affect_other_calls() -> None:
     """And others do all the same, also when somebody has gone."""
 
     async def waits() -> int:
@@ -61,7 +61,7 @@ def test_that_there_is_no_answer_arrives_too() -> None:
     assert 2 == asyncio.run(waits())
 
 
-def test_a_loop_that_has_ended_is_not_told() -> None:
+def test_closed_loop_is_not_called() -> None:
     """The ledger's thread goes on."""
     arrivals = LoopBridge()
 

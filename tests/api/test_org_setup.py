@@ -8,9 +8,7 @@ from tests.support.api_service import Caller, Process, new_id, new_key, refused
 from tests.support.databases import connected
 
 
-def test_a_process_that_starts_begins_what_was_listed(
-    deployment: Deployment, operator: Caller
-) -> None:
+def test_starting_process_completes_listed_orgs(deployment: Deployment, operator: Caller) -> None:
     """Nobody has to ask again under the key of whoever died."""
     org = new_id()
     with Ledger(lambda: connected(deployment.first.database_url)) as ledger:

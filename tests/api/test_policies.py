@@ -25,16 +25,14 @@ def parts(body: dict[str, Any]) -> dict[str, Any]:
     return {name: body[name] for name in ("policy", "tiers", "shares")}
 
 
-def test_a_pool_begins_with_the_shipped_policy(operator: Caller, path: str) -> None:
+def test_new_pool_has_the_shipped_policy(operator: Caller, path: str) -> None:
     told = operator.get(path).json()
 
     assert PoolPolicy() == parse_policy(parts(told))
     assert (0, True) == (told["version"], told["in_force"])
 
 
-def test_a_policy_is_put_in_force_and_can_be_put_again_as_it_is_told(
-    operator: Caller, path: str
-) -> None:
+def test_policy_can_be_put_again_as_it_was_returned(operator: Caller, path: str) -> None:
     """What is not named is as it is shipped (S4)."""
     words = {
         "policy": {"half_life": 8, "inside_a_user": "oldest", "ahead": "2h"},
@@ -55,7 +53,7 @@ def test_a_policy_is_put_in_force_and_can_be_put_again_as_it_is_told(
     assert again.json()["version"] > told.json()["version"]
 
 
-def test_a_policy_is_changed_only_by_who_has_seen_it_last(operator: Caller, path: str) -> None:
+def test_policy_is_changed_only_from_its_latest_version(operator: Caller, path: str) -> None:
     first = operator.ask("PUT", path, {"policy": {"half_life": 8}})
     etag = first.headers["etag"]
     assert 200 == operator.ask("PUT", path, {"policy": {"half_life": 9}}, if_match=etag).status_code
@@ -64,7 +62,7 @@ def test_a_policy_is_changed_only_by_who_has_seen_it_last(operator: Caller, path
     assert 9 == operator.get(path).json()["policy"]["half_life"]
 
 
-def test_the_same_request_is_answered_as_before(operator: Caller, path: str) -> None:
+def test_repeated_request_gets_the_same_response(operator: Caller, path: str) -> None:
     """Also the first, before which there was nothing (L7)."""
     key = uuid4().hex
     first = operator.ask("PUT", path, {"policy": {"half_life": 8}}, key=key)
@@ -103,7 +101,7 @@ def test_the_same_request_is_answered_as_before(operator: Caller, path: str) -> 
         ({"shares": {"paid/a": None}}, "shares.paid/a is a mapping"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_the_place(
+def test_invalid_policy_is_refused_with_the_place(
     operator: Caller, path: str, words: dict[str, Any], told: str
 ) -> None:
     answer = operator.ask("PUT", path, words)
@@ -123,14 +121,16 @@ def test_a_dry_run_changes_nothing(operator: Caller, path: str) -> None:
     refused(bad, 422, "invalid_request")
 
 
-def test_policies_are_the_operators(operator: Caller, tenant: Tenant, path: str) -> None:
+def test_only_operators_read_and_change_policies(
+    operator: Caller, tenant: Tenant, path: str
+) -> None:
     refused(tenant.caller.get(path), 403, "forbidden")
     refused(tenant.caller.ask("PUT", path, {}), 403, "forbidden")
     refused(operator.get("/pools/nowhere/policy"), 404, "not_found")
     refused(operator.ask("PUT", "/pools/nowhere/policy", {}), 404, "not_found")
 
 
-def test_a_change_is_an_event_that_says_who_made_it(operator: Caller, path: str) -> None:
+def test_change_of_a_policy_is_an_event_that_names_the_key(operator: Caller, path: str) -> None:
     told = operator.ask("PUT", path, {"policy": {"half_life": 8}})
 
     assert told.headers["bursar-event"].endswith(f":{told.json()['version']}")
@@ -178,7 +178,7 @@ def weights(caller: Caller, pool: str) -> list[int]:  # noqa: F811 (a name)
     return [one["weight"] for one in shares if one["path"] == "paid"]
 
 
-def test_a_ceiling_of_a_place_holds_and_is_told(
+def test_ceiling_is_enforced_and_explained(
     operator: Caller,
     payer: Tenant,  # noqa: F811 (a fixture)
     pool: str,  # noqa: F811 (a fixture)

@@ -114,7 +114,7 @@ def state(payer: Tenant, job: str) -> Any:
     return payer.caller.get(f"/jobs/{job}").json()
 
 
-def test_a_pool_is_begun_once(operator: Caller, pool: str) -> None:
+def test_pool_is_created_once(operator: Caller, pool: str) -> None:
     again = operator.post("/pools", {"id": pool})
 
     assert 200 == again.status_code
@@ -140,7 +140,7 @@ def test_a_job_runs_from_submission_to_settlement(payer: Tenant, worker: Worker,
     assert [] == worker.report({"fence": fence, "run_ms": 50, "exit": "done"})["leases"]
 
 
-def test_an_operator_corrects_who_answers_for_an_end(
+def test_operator_corrects_the_class_of_an_end(
     operator: Caller, payer: Tenant, worker: Worker, pool: str, deployment: Deployment
 ) -> None:
     """Work that a broken GPU has lost is given back, and charged again if that was wrong (M3)."""
@@ -188,7 +188,7 @@ def test_an_operator_corrects_who_answers_for_an_end(
     verify(deployment.state, payer.id)
 
 
-def test_an_answer_waits_for_news_and_comes_at_once(
+def test_waiting_report_is_answered_when_a_job_is_placed(
     payer: Tenant, worker: Worker, pool: str
 ) -> None:
     """The long poll: a node that waits is told as soon as a job is placed on it."""
@@ -202,14 +202,14 @@ def test_an_answer_waits_for_news_and_comes_at_once(
     assert 1 == len(found[0]["leases"])
 
 
-def test_a_report_that_is_no_newer_is_left_alone(worker: Worker) -> None:
+def test_outdated_report_is_ignored(worker: Worker) -> None:
     worker.report()
     worker.n -= 1
 
     assert worker.report() is None
 
 
-def test_a_node_speaks_for_itself_alone(
+def test_key_of_a_node_reports_for_its_node_only(
     payer: Tenant, worker: Worker, other: Worker, pool: str
 ) -> None:
     """Its key opens no other node, and what it says of others' leases is not heard (N4)."""
@@ -232,7 +232,7 @@ def test_a_node_speaks_for_itself_alone(
     refused(stranger.caller.post(f"{stranger.path}/logs", log), 404, "not_found")
 
 
-def test_a_nodes_key_is_an_operators_to_give(tenant: Tenant, operator: Caller) -> None:
+def test_only_operators_create_keys_of_nodes(tenant: Tenant, operator: Caller) -> None:
     ask = {"name": "w", "scopes": ["work"], "node": "main/*"}
 
     refused(tenant.caller.post("/keys", ask), 403, "forbidden")
@@ -260,7 +260,7 @@ def test_a_drained_node_gets_no_more_jobs(
     refused(operator.post(f"/pools/{pool}/nodes/n9/state", {"state": "ready"}), 404, "not_found")
 
 
-def test_who_has_begun_where_no_node_is_left_is_told_what_can_be_done(
+def test_started_job_in_a_pool_without_nodes_is_explained(
     operator: Caller, payer: Tenant, worker: Worker, pool: str
 ) -> None:
     """It goes to no other pool, and ends with its hold (S14)."""
@@ -283,9 +283,7 @@ def test_who_has_begun_where_no_node_is_left_is_told_what_can_be_done(
     assert line.endswith(f"it ends with its hold at {state(payer, job)['hold_expires_at']}.")
 
 
-def test_a_node_cannot_get_other_gpus_while_something_runs(
-    payer: Tenant, worker: Worker, pool: str
-) -> None:
+def test_busy_node_cannot_change_its_gpus(payer: Tenant, worker: Worker, pool: str) -> None:
     submit(payer, pool)
     worker.report()
     worker.leases()
@@ -328,7 +326,7 @@ def test_why_a_job_waits_names_no_other_orgs(
         assert {payer.id: "Acme", payer.account: "Acme", other.id: "Acme"}.items() <= names.items()
 
 
-def test_logs_are_kept_in_order_and_once(payer: Tenant, worker: Worker, pool: str) -> None:
+def test_logs_are_stored_in_order_and_once(payer: Tenant, worker: Worker, pool: str) -> None:
     """A part that comes twice, or too early, changes nothing; the answer says where to go on."""
     job = submit(payer, pool)
     worker.report()
@@ -352,7 +350,7 @@ def test_logs_are_kept_in_order_and_once(payer: Tenant, worker: Worker, pool: st
     refused(payer.caller.get(f"/jobs/{job}/logs?after=x"), 422, "invalid_request")
 
 
-def test_a_cancelled_job_is_asked_to_stop(payer: Tenant, worker: Worker, pool: str) -> None:
+def test_cancelled_job_gets_a_stop_order(payer: Tenant, worker: Worker, pool: str) -> None:
     job = submit(payer, pool)
     worker.report()
     [order] = worker.leases()
@@ -365,7 +363,7 @@ def test_a_cancelled_job_is_asked_to_stop(payer: Tenant, worker: Worker, pool: s
     eventually(lambda: state(payer, job)["state"] == "cancelled")
 
 
-def test_another_process_knows_what_this_one_has_written(
+def test_node_may_report_to_another_process(
     request: pytest.FixtureRequest, other_service: Process, payer: Tenant, worker: Worker, pool: str
 ) -> None:
     """Both keep the pool; whoever is asked catches up (S11)."""
@@ -387,7 +385,7 @@ def test_another_process_knows_what_this_one_has_written(
     eventually(lambda: state(payer, job)["state"] == "running")
 
 
-def test_operators_read_what_was_decided(
+def test_operators_read_the_decisions_of_a_pool(
     operator: Caller, payer: Tenant, worker: Worker, pool: str
 ) -> None:
     """Page by page, as it was written; nobody else does (S14, O1)."""

@@ -19,7 +19,7 @@ SOURCE = Path(bursar.__file__).parent
 MEMBERS = {"type", "title", "status", "code", "detail", "remedy"}
 
 
-def test_every_refusal_of_the_rules_has_its_entry() -> None:
+def test_every_refusal_is_in_the_table_of_problems() -> None:
     """A code without one would break the answer that tells it."""
     assert set(Code) == set(RULE_PROBLEMS)
     assert not set(RULE_PROBLEMS) & set(HTTP_PROBLEMS)
@@ -66,7 +66,7 @@ def test_every_code_has_a_page(service: Process, code: str) -> None:
 
 
 @pytest.mark.parametrize("code", sorted(PROBLEMS))
-def test_an_entry_is_told_in_sentences(code: str) -> None:
+def test_titles_and_remedies_are_sentences(code: str) -> None:
     """A status that fits, a title, and what to do about it."""
     kind = PROBLEMS[code]
 
@@ -90,7 +90,7 @@ def test_an_entry_is_told_in_sentences(code: str) -> None:
         ("TRACE", "/v1/holds", 405, "method_not_allowed"),
     ],
 )
-def test_what_the_framework_refuses_is_a_problem_too(
+def test_errors_of_the_framework_are_problems(
     tenant: Tenant, method: str, path: str, status: int, code: str
 ) -> None:
     """Paths that lead nowhere, methods that do not apply."""
@@ -110,7 +110,7 @@ def test_what_the_framework_refuses_is_a_problem_too(
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # somebody who speaks TLS
     ],
 )
-def test_what_is_not_http_gets_a_problem_as_well(service: Process, sent: bytes) -> None:
+def test_request_that_is_not_http_gets_a_problem(service: Process, sent: bytes) -> None:
     """Then the line is closed."""
     address = httpx2.URL(service.url)
     with socket.create_connection((address.host, address.port), PATIENCE_S) as line:
@@ -122,7 +122,7 @@ def test_what_is_not_http_gets_a_problem_as_well(service: Process, sent: bytes) 
     assert "not_http" == json.loads(body)["code"]
 
 
-def test_reads_that_find_nothing_do_not_spoil_those_after_them(tenant: Tenant) -> None:
+def test_failed_reads_do_not_break_later_reads(tenant: Tenant) -> None:
     """What is read together with it is undone, and the connection is as good as before."""
     for _ in range(12):  # whichever reader it is, it has found nothing several times
         refused(tenant.caller.get(f"/holds/{RANDOM_ID}"), 404, "hold_unknown")
@@ -131,7 +131,7 @@ def test_reads_that_find_nothing_do_not_spoil_those_after_them(tenant: Tenant) -
         assert 200 == tenant.caller.get(f"/accounts/{tenant.account}/balance").status_code
 
 
-def test_a_problem_carries_what_every_answer_does(tenant: Tenant) -> None:
+def test_problem_has_the_headers_of_every_response(tenant: Tenant) -> None:
     """An id to ask the operator about, and how a browser must treat it."""
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     answer = tenant.caller.get(f"/holds/{RANDOM_ID}", traceparent=trace)
@@ -142,14 +142,14 @@ def test_a_problem_carries_what_every_answer_does(tenant: Tenant) -> None:
     assert "nosniff" == answer.headers["x-content-type-options"]
 
 
-def test_health_is_told_to_anybody(service: Process) -> None:
+def test_health_needs_no_key(service: Process) -> None:
     """Load balancers have no key."""
     for path, want in (("/healthz", "ok"), ("/readyz", "ready")):
         answer = httpx2.get(f"{service.url}{path}")
         assert (200, {"status": want}) == (answer.status_code, answer.json())
 
 
-def test_figures_tell_amounts_ids_and_times_by_name(tenant: Tenant, operator: Caller) -> None:
+def test_figures_name_amounts_ids_and_times(tenant: Tenant, operator: Caller) -> None:
     """`_micros`, `_id` and `_at` say what a figure is."""
     grant = tenant.grant(10)
     hold = tenant.hold(10)["id"]

@@ -3,7 +3,7 @@
 from tests.support.api_service import RANDOM_ID, Tenant, refused
 
 
-def test_a_quota_is_kept_as_it_was_set(tenant: Tenant) -> None:
+def test_quota_is_stored_as_it_was_set(tenant: Tenant) -> None:
     """Made, looked at, listed."""
     ask = {"account_id": tenant.account, "gpus_max": 8, "gpus_max_by_type": {"H100": 4}}
 
@@ -14,7 +14,7 @@ def test_a_quota_is_kept_as_it_was_set(tenant: Tenant) -> None:
     assert [made] == tenant.caller.get("/quotas").json()["items"]
 
 
-def test_a_quota_is_changed_only_by_who_has_seen_it_last(tenant: Tenant) -> None:
+def test_quota_is_changed_only_from_its_latest_version(tenant: Tenant) -> None:
     """If-Match with the ETag; another's change in between is not overwritten."""
     made = tenant.caller.made("/quotas", {"account_id": tenant.account, "gpus_max": 8})
     path = f"/quotas/{made['id']}"
@@ -30,7 +30,7 @@ def test_a_quota_is_changed_only_by_who_has_seen_it_last(tenant: Tenant) -> None
     assert 304 == tenant.caller.get(path, if_none_match=first.headers["etag"]).status_code
 
 
-def test_a_quota_that_is_dropped_is_gone(tenant: Tenant) -> None:
+def test_deleted_quota_is_not_found(tenant: Tenant) -> None:
     """And its id is not used again."""
     made = tenant.caller.made("/quotas", {"account_id": tenant.account, "gpus_max": 8})
 
@@ -41,7 +41,7 @@ def test_a_quota_that_is_dropped_is_gone(tenant: Tenant) -> None:
     refused(tenant.caller.post("/quotas", again), 409, "already_exists")
 
 
-def test_a_quota_limits_somebody_in_something(tenant: Tenant) -> None:
+def test_quota_needs_a_known_subject_and_a_limit(tenant: Tenant) -> None:
     """Of one's own org."""
     refused(tenant.caller.post("/quotas", {"gpus_max": 8}), 422, "invalid_request")
     nothing = {"account_id": tenant.account}
@@ -52,7 +52,9 @@ def test_a_quota_limits_somebody_in_something(tenant: Tenant) -> None:
     refused(tenant.caller.post("/quotas", stranger), 404, "user_unknown")
 
 
-def test_a_change_is_answered_as_before_once_the_quota_is_anothers(tenant: Tenant) -> None:
+def test_retry_gets_the_same_response_after_the_quota_moved_to_another_account(
+    tenant: Tenant,
+) -> None:
     """Whatever it limits by now, the same request gets the same answer (L7)."""
     mine, theirs = tenant.account_below(name="mine"), tenant.account_below(name="theirs")
     path = f"/quotas/{tenant.caller.made('/quotas', {'account_id': mine, 'gpus_max': 8})['id']}"
@@ -70,7 +72,7 @@ def test_a_change_is_answered_as_before_once_the_quota_is_anothers(tenant: Tenan
     refused(key.ask("PUT", path, ask), 404, "not_found")
 
 
-def test_a_quota_of_others_is_not_taken_over(tenant: Tenant) -> None:
+def test_quota_of_another_account_cannot_be_replaced(tenant: Tenant) -> None:
     """A key for one team changes no quota of another, whatever it says it is for."""
     mine, theirs = tenant.account_below(name="mine"), tenant.account_below(name="theirs")
     quota = tenant.caller.made("/quotas", {"account_id": theirs, "gpus_max": 8})

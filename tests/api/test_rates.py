@@ -22,7 +22,7 @@ def until_turned_away(call: Callable[[], httpx2.Response]) -> list[httpx2.Respon
     raise AssertionError("nobody was turned away")
 
 
-def test_every_answer_tells_the_rate(tenant: Tenant) -> None:
+def test_every_response_has_rate_limit_headers(tenant: Tenant) -> None:
     """What the rate is and what is left of it, in the words of the standard's draft (N1)."""
     told = tenant.caller.get("/holds").headers
 
@@ -30,7 +30,7 @@ def test_every_answer_tells_the_rate(tenant: Tenant) -> None:
     assert told["ratelimit"].startswith('"key";r=')
 
 
-def test_a_key_that_calls_too_fast_is_told_when_to_come_again(tenant: Tenant) -> None:
+def test_key_that_calls_too_fast_gets_retry_after(tenant: Tenant) -> None:
     """A burst of two seconds' worth, then 429; nothing of what is turned away has happened (N1)."""
     tenant.grant(1_000_000)
     slow = tenant.with_key(["read", "spend"], rate_per_second=1)
@@ -45,7 +45,7 @@ def test_a_key_that_calls_too_fast_is_told_when_to_come_again(tenant: Tenant) ->
     assert len(made) == tenant.balance()["owned"]["held_micros"]
 
 
-def test_a_rate_is_one_for_all_processes(tenant: Tenant, other_service: Process) -> None:
+def test_rate_is_shared_by_all_processes(tenant: Tenant, other_service: Process) -> None:
     """Two processes together let no more through than a tenth above the rate (N1).
 
     What is let through is bounded by the burst and by the time that the calls took.
@@ -64,7 +64,7 @@ def test_a_rate_is_one_for_all_processes(tenant: Tenant, other_service: Process)
     assert let <= most, (let, most)
 
 
-def test_a_caller_without_a_key_is_limited_by_its_address(deployment: Deployment) -> None:
+def test_calls_without_a_key_are_limited_by_address(deployment: Deployment) -> None:
     """Guessing keys is slow (K11). At a process of its own: elsewhere others had this address."""
     process = Process("api", deployment.state, deployment.room)
     try:
@@ -93,7 +93,7 @@ def test_a_key_spends_no_more_than_its_cap(tenant: Tenant) -> None:
     tenant.hold(500)
 
 
-def test_a_key_with_a_cap_is_the_same_when_it_is_asked_for_again(tenant: Tenant) -> None:
+def test_repeated_request_creates_one_capped_key(tenant: Tenant) -> None:
     """Byte for byte, and with one budget (L7)."""
     key = new_key()
     ask = {
@@ -116,7 +116,7 @@ def test_a_key_with_a_cap_is_the_same_when_it_is_asked_for_again(tenant: Tenant)
     ]
 
 
-def test_a_key_cannot_make_one_that_may_do_more(tenant: Tenant) -> None:
+def test_key_creates_no_key_with_more_rights(tenant: Tenant) -> None:
     """Neither without its cap, nor faster, nor with another scope (K20)."""
     ask = {"name": "more", "account_id": tenant.account}
     slow = tenant.with_key(["manage"], rate_per_second=50)
@@ -138,7 +138,7 @@ def test_a_key_cannot_make_one_that_may_do_more(tenant: Tenant) -> None:
     slow.made("/keys", {**ask, "scopes": ["manage"], "rate_per_second": 50})
 
 
-def test_a_cap_counts_where_nothing_is_known_of_the_key_yet(
+def test_cap_is_enforced_by_a_process_that_sees_the_key_first(
     tenant: Tenant, other_service: Process
 ) -> None:
     """In another process, or after a start: the first hold is measured like the others (N1)."""
@@ -156,7 +156,7 @@ def test_a_cap_counts_where_nothing_is_known_of_the_key_yet(
     there.close()
 
 
-def test_a_key_with_a_cap_works_on_its_own_holds_alone(tenant: Tenant) -> None:
+def test_capped_key_changes_only_its_own_holds(tenant: Tenant) -> None:
     """Those of others would not count on its cap (N1)."""
     tenant.grant(1_000)
     other = tenant.hold(100)
@@ -192,7 +192,7 @@ def test_every_line_of_a_batch_counts_as_a_call(tenant: Tenant) -> None:
     assert len(done) * 2 * SLOW == tenant.balance()["owned"]["held_micros"]
 
 
-def test_a_batch_of_more_than_may_come_at_once_is_turned_away(tenant: Tenant) -> None:
+def test_batch_larger_than_the_burst_is_refused(tenant: Tenant) -> None:
     """As a whole, however long one has waited: none of its lines has happened (N1)."""
     tenant.grant(1_000_000)
     slow = tenant.with_key(["spend"], rate_per_second=SLOW)
@@ -204,7 +204,7 @@ def test_a_batch_of_more_than_may_come_at_once_is_turned_away(tenant: Tenant) ->
     assert 0 == tenant.balance()["owned"]["held_micros"]
 
 
-def test_a_key_ends_no_later_than_the_one_that_makes_it(tenant: Tenant) -> None:
+def test_key_expires_no_later_than_its_creator(tenant: Tenant) -> None:
     """Or a short-lived key would live for ever (K20)."""
     ask = {"name": "more", "account_id": tenant.account, "scopes": ["read"]}
     ending = tenant.with_key(["manage", "read"], expires_at="2100-01-01T00:00:00Z")

@@ -51,9 +51,7 @@ def result(tenant: Tenant, job: str) -> Any:
     return answer.json()
 
 
-def test_one_runs_one_follows_and_a_third_has_the_result_at_once(
-    tenant: Tenant, pool: Pool
-) -> None:
+def test_identical_jobs_run_once_follow_and_hit_the_cache(tenant: Tenant, pool: Pool) -> None:
     """Each says whose result it has; the statement says what that has cost (S13)."""
     funded(tenant, cache_hit_ppm=100_000)
     first, second = shared(tenant), shared(tenant, labels={"another": "one"}, priority_class=3)
@@ -87,7 +85,7 @@ def test_one_runs_one_follows_and_a_third_has_the_result_at_once(
     assert 100 * CREDIT - COST - 2 * (COST // 10) == tenant.balance()["spendable_micros"]
 
 
-def test_of_many_that_come_at_once_to_two_processes_one_leads(
+def test_of_concurrent_identical_jobs_one_runs(
     tenant: Tenant, pool: Pool, service: Process, other_service: Process
 ) -> None:
     """And all have what it leaves, some pages later at the latest (S13)."""
@@ -105,7 +103,9 @@ def test_of_many_that_come_at_once_to_two_processes_one_leads(
     assert {"succeeded"} == {shown(tenant, job["id"])["state"] for job in jobs}
 
 
-def test_steps_tell_whom_a_job_follows_and_whose_result_it_has(tenant: Tenant, pool: Pool) -> None:
+def test_steps_name_the_job_that_is_followed_and_the_source_of_the_result(
+    tenant: Tenant, pool: Pool
+) -> None:
     """Also to those who watch; a leader that fails hands over."""
     funded(tenant)
     first, second, third = shared(tenant), shared(tenant), shared(tenant)
@@ -130,7 +130,7 @@ def test_steps_tell_whom_a_job_follows_and_whose_result_it_has(tenant: Tenant, p
     assert [None, first["id"], second["id"]] == [one["other_job_id"] for one in told]
 
 
-def test_the_first_answer_is_given_again(tenant: Tenant, pool: Pool) -> None:
+def test_repeated_submission_gets_the_first_response(tenant: Tenant, pool: Pool) -> None:
     """Whatever has become of whom it followed (L7)."""
     funded(tenant)
     first = shared(tenant)
@@ -148,7 +148,7 @@ def test_the_first_answer_is_given_again(tenant: Tenant, pool: Pool) -> None:
     assert "cache" == said["figures"]["field"]
 
 
-def test_what_decides_the_result_and_what_does_not(tenant: Tenant) -> None:
+def test_fields_that_change_the_result_change_the_cache_key(tenant: Tenant) -> None:
     """Only those that cannot differ in their results are alike; types in any order (S13)."""
     funded(tenant)
     first = shared(tenant, env={"A": "1"}, gpus={"types": ["H100", "A100"], "count": 2})
@@ -184,7 +184,7 @@ def test_what_decides_the_result_and_what_does_not(tenant: Tenant) -> None:
         assert shared(tenant, **{"max_run_seconds": 1, **given})["follows"] is None, name
 
 
-def test_a_job_that_follows_is_cancelled_at_once(tenant: Tenant) -> None:
+def test_following_job_is_cancelled_at_once(tenant: Tenant) -> None:
     """And what it holds is there again."""
     funded(tenant)
     first, second = shared(tenant), shared(tenant)
@@ -199,7 +199,7 @@ def test_a_job_that_follows_is_cancelled_at_once(tenant: Tenant) -> None:
     assert "queued" == shown(tenant, first["id"])["state"]
 
 
-def test_a_dry_run_says_what_the_cache_would_do(tenant: Tenant, pool: Pool) -> None:
+def test_dry_run_reports_what_the_cache_would_do(tenant: Tenant, pool: Pool) -> None:
     funded(tenant, cache_hit_ppm=500_000)
 
     def quoted() -> Any:
@@ -216,7 +216,7 @@ def test_a_dry_run_says_what_the_cache_would_do(tenant: Tenant, pool: Pool) -> N
     assert plain["cache"] is None
 
 
-def test_another_org_has_nothing_of_it(tenant: Tenant, pool: Pool, operator: Any) -> None:
+def test_orgs_share_no_results(tenant: Tenant, pool: Pool, operator: Any) -> None:
     """Whatever it asks for, and whatever it knows (K25)."""
     funded(tenant)
     first = shared(tenant, env={"TOKEN": "x"})
@@ -241,5 +241,5 @@ def test_another_org_has_nothing_of_it(tenant: Tenant, pool: Pool, operator: Any
         True,
     ],
 )
-def test_what_makes_no_sense_is_refused(tenant: Tenant, cache: Any) -> None:
+def test_invalid_cache_options_are_refused(tenant: Tenant, cache: Any) -> None:
     refused(tenant.caller.post("/jobs", ask(tenant, cache=cache)), 422, "invalid_request")

@@ -44,19 +44,19 @@ def test_no_two_operations_have_the_same_name() -> None:
         "",
     ],
 )
-def test_a_path_that_only_resembles_one_is_not_found(path: str) -> None:
+def test_similar_path_is_not_found(path: str) -> None:
     """Segments are compared whole, and a parameter is never empty."""
     assert ROUTER.find("POST", path) is None
 
 
-def test_a_path_with_a_line_end_behind_is_not_found(tenant: Tenant) -> None:
+def test_path_with_a_trailing_newline_is_not_found(tenant: Tenant) -> None:
     """A segment is compared with its line end."""
     tenant.grant(100)
     hold = tenant.hold(10)["id"]
     refused(tenant.caller.post(f"/holds/{hold}/charge%0A", {"amount_micros": 1}), 404, "not_found")
 
 
-def test_all_that_is_wrong_is_told_at_once(tenant: Tenant) -> None:
+def test_all_errors_of_a_request_are_reported_at_once(tenant: Tenant) -> None:
     """In the path and in the body, each with its place."""
     answer = tenant.caller.post("/holds/nobody/charge", {"amount_micros": 0, "extra": 1})
 
@@ -64,7 +64,7 @@ def test_all_that_is_wrong_is_told_at_once(tenant: Tenant) -> None:
     assert ["path/id", "/amount_micros", "/extra"] == [one["pointer"] for one in told["errors"]]
 
 
-def test_the_first_of_two_equal_headers_counts(tenant: Tenant) -> None:
+def test_first_of_two_equal_headers_is_used(tenant: Tenant) -> None:
     """A proxy that adds a header behind the client's cannot replace it."""
     key = new_key()
     first = _sent(tenant.caller, [("Idempotency-Key", key), ("Idempotency-Key", new_key())])

@@ -102,7 +102,7 @@ def test_a_job_that_names_no_pool_goes_where_it_starts_first(stage: Stage) -> No
     refused(stage.submit(org, pool="nobody-began-it"), 409, "no_pool")
 
 
-def test_a_burst_is_spread_before_any_of_it_has_started(stage: Stage) -> None:
+def test_burst_of_jobs_is_spread_over_pools_before_any_starts(stage: Stage) -> None:
     first, second = stage.pool("a", 2), stage.pool("b", 2)
     org = stage.org()
     made = []
@@ -116,7 +116,7 @@ def test_a_burst_is_spread_before_any_of_it_has_started(stage: Stage) -> None:
     assert {first, second} == set(pools)
 
 
-def test_a_type_that_cannot_be_paid_does_not_lead_a_job_astray(stage: Stage) -> None:
+def test_unaffordable_gpu_type_does_not_decide_the_pool(stage: Stage) -> None:
     """Which types can be had is known when the hold is opened: the pool follows from that."""
     dear = f"D{stage.gpu_type}"
     has_dear, has_cheap = stage.pool("a", 1), stage.pool("b", 1)
@@ -130,7 +130,7 @@ def test_a_type_that_cannot_be_paid_does_not_lead_a_job_astray(stage: Stage) -> 
     assert has_cheap == org.caller.get(f"/jobs/{made.json()['id']}").json()["pool"]
 
 
-def test_credits_for_a_type_that_no_pool_has_are_no_credits(stage: Stage) -> None:
+def test_credits_for_a_gpu_type_that_no_pool_has_do_not_count(stage: Stage) -> None:
     """It would wait for ever: it is told what the type costs that there is (M1)."""
     pool, dear, nowhere = stage.pool("a", 1), f"D{stage.gpu_type}", f"N{stage.gpu_type}"
     stage.node_of(pool).register(gpu_type=dear, gpus=8)
@@ -156,7 +156,7 @@ def test_credits_for_a_type_that_no_pool_has_are_no_credits(stage: Stage) -> Non
     assert 202 == named.status_code, "who names a pool knows why"
 
 
-def test_credits_for_a_type_whose_nodes_are_drained_are_credits(stage: Stage) -> None:
+def test_credits_for_a_gpu_type_whose_nodes_are_drained_count(stage: Stage) -> None:
     """They come back: it waits for them, as if it had asked for that type alone (M1, S10)."""
     pool, dear = stage.pool("a", 1), f"D{stage.gpu_type}"
     org = stage.org()
@@ -185,7 +185,7 @@ def test_credits_for_a_type_whose_nodes_are_drained_are_credits(stage: Stage) ->
     assert pool == org.caller.get(f"/jobs/{made.json()['id']}").json()["pool"]
 
 
-def test_what_no_pool_could_ever_run_is_refused_before_anything_is_held(stage: Stage) -> None:
+def test_job_that_no_pool_could_run_is_refused_before_its_hold(stage: Stage) -> None:
     """With the nearest thing that each pool lacks; what was let in before is answered as before."""
     pool = stage.pool("a", 2)
     org = stage.org()
@@ -237,7 +237,7 @@ def bounded(stage: Stage, pool: str, **tier: Any) -> None:
     assert 200 == told.status_code, told.text
 
 
-def test_an_org_that_floods_a_pool_meets_its_own_bound_first(stage: Stage) -> None:
+def test_org_reaches_its_own_queue_limit_before_the_pools(stage: Stage) -> None:
     """It is told how many wait, when to come again, how long it would wait; others go on (S8)."""
     pool = stage.pool("a", 1)
     bounded(stage, pool, queue_max=3)
@@ -254,7 +254,7 @@ def test_an_org_that_floods_a_pool_meets_its_own_bound_first(stage: Stage) -> No
     assert 202 == stage.submit(flooder, pool=stage.pool("b")).status_code, "a bound of this pool"
 
 
-def test_an_array_that_no_queue_has_room_for_is_not_told_to_come_again(stage: Stage) -> None:
+def test_array_larger_than_every_queue_gets_no_retry_after(stage: Stage) -> None:
     """It would come in vain for ever; with fewer elements at once it is let in (S8)."""
     pool = stage.pool("a", 1)
     bounded(stage, pool, queue_max=3)
@@ -276,7 +276,7 @@ def _turned(stage: Stage, org: Tenant, pool: str) -> bool:
     return bool(stage.submit(org, pool=pool).status_code == 429)
 
 
-def test_an_org_that_submits_too_fast_is_told_when_it_may_again(stage: Stage) -> None:
+def test_org_that_submits_too_fast_gets_retry_after(stage: Stage) -> None:
     pool = stage.pool("a")
     bounded(stage, pool, rate_per_minute=20)
     org, other = stage.org(), stage.org()

@@ -45,7 +45,7 @@ def scaling_of(operator: Caller, name: str) -> Any:
     return answer.json()
 
 
-def test_what_is_decided_is_told(operator: Caller, pool: str) -> None:  # noqa: F811
+def test_scaling_options_are_returned_as_they_were_set(operator: Caller, pool: str) -> None:  # noqa: F811
     """Whoever has decided nothing orders nothing; what is left out has its usual value."""
     usual = scaling_of(operator, pool)
     assert ([], 60, 3_600, False) == (
@@ -87,7 +87,11 @@ def test_unusable_options_are_refused(
     assert pointer in [one["pointer"] for one in told["errors"]]
 
 
-def test_only_operators_decide(tenant: Tenant, worker: Worker, pool: str) -> None:  # noqa: F811
+def test_only_operators_read_and_set_scaling_options(
+    tenant: Tenant,
+    worker: Worker,  # noqa: F811
+    pool: str,  # noqa: F811
+) -> None:
     for caller in (tenant.caller, worker.caller):
         refused(caller.get(f"/pools/{pool}/scaling"), 403, "forbidden")
         refused(caller.get(f"/pools/{pool}/orders"), 403, "forbidden")
@@ -118,7 +122,7 @@ def ordered(service: Process, pool: str, node: str, **changes: Any) -> NodeOrder
     return order
 
 
-def test_what_was_ordered_is_told(
+def test_node_orders_are_listed(
     operator: Caller,
     service: Process,
     pool: str,  # noqa: F811
@@ -146,7 +150,7 @@ def test_what_was_ordered_is_told(
     assert 1 == len(operator.get(f"/pools/{pool}/orders?limit=1").json()["orders"])
 
 
-def test_a_node_that_was_given_back_cannot_come(
+def test_returned_node_cannot_register(
     operator: Caller,
     service: Process,
     pool: str,  # noqa: F811
@@ -160,7 +164,7 @@ def test_a_node_that_was_given_back_cannot_come(
         node.caller.close()
 
 
-def test_a_bad_node_gets_no_more_jobs_until_an_operator_says_so(
+def test_quarantined_node_gets_no_jobs_until_an_operator_readies_it(
     operator: Caller,
     payer: Tenant,  # noqa: F811
     worker: Worker,  # noqa: F811
@@ -191,7 +195,7 @@ def test_a_bad_node_gets_no_more_jobs_until_an_operator_says_so(
         assert job in [one["job"] for one in worker.leases()]
 
 
-def test_a_node_is_told_which_of_its_jobs_are_over_and_how_far_others_are(
+def test_finished_jobs_are_returned_only_to_their_node(
     payer: Tenant,  # noqa: F811
     worker: Worker,  # noqa: F811
     other: Worker,  # noqa: F811

@@ -131,7 +131,7 @@ async def asked_with(door: Door, keys: list[str], address: str) -> list[int]:
         return [answer.status_code for answer in await asyncio.gather(*calls)]
 
 
-def test_keys_that_are_made_up_tire_nobody_but_their_address(door: Door) -> None:
+def test_guessed_keys_use_up_only_the_rate_of_their_address(door: Door) -> None:
     """It has so many guesses; all beyond are refused, also if all come at once (K11)."""
 
     async def story() -> None:
@@ -161,7 +161,7 @@ def tired(door: Door, monkeypatch: pytest.MonkeyPatch) -> Door:
     return door
 
 
-def test_a_valid_key_gets_through_while_others_guess(
+def test_valid_key_is_served_while_its_address_guesses(
     tired: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though it is new here and has their address; they are looked up a few at a time (K11)."""
@@ -178,7 +178,9 @@ def test_a_valid_key_gets_through_while_others_guess(
     assert tired.counted.most <= rate_limits.GUESS_LOOKUPS_MAX
 
 
-def test_nobody_waits_long_for_a_turn(tired: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_look_up_of_a_new_key_waits_for_a_bounded_time(
+    tired: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If look-ups take long, more of them are not even begun (K11)."""
     monkeypatch.setattr(rate_limits, "GUESS_WAIT_S", 0.01)
     over = threading.Event()
@@ -203,7 +205,7 @@ def test_nobody_waits_long_for_a_turn(tired: Door, monkeypatch: pytest.MonkeyPat
         over.set()
 
 
-def test_keys_that_are_new_to_a_process_are_no_guesses(door: Door) -> None:
+def test_valid_keys_new_to_a_process_do_not_count_as_guesses(door: Door) -> None:
     """Any number of callers may come to it behind one address, one after the other (K11)."""
     key = parse_key(door.key)
     assert key is not None
@@ -217,7 +219,7 @@ def test_keys_that_are_new_to_a_process_are_no_guesses(door: Door) -> None:
     asyncio.run(story())
 
 
-def test_neighbours_in_a_network_of_ipv6_are_one_address(door: Door) -> None:
+def test_addresses_of_one_ipv6_network_share_a_rate(door: Door) -> None:
     """Whoever has one of its addresses has all of them (K11)."""
 
     async def story() -> None:
@@ -230,7 +232,7 @@ def test_neighbours_in_a_network_of_ipv6_are_one_address(door: Door) -> None:
     asyncio.run(story())
 
 
-def test_an_ipv4_address_that_is_written_as_ipv6_is_itself(door: Door) -> None:
+def test_ipv4_address_written_as_ipv6_is_the_same_address(door: Door) -> None:
     """All of them have the same first half (K11)."""
 
     async def story() -> None:
@@ -242,7 +244,7 @@ def test_an_ipv4_address_that_is_written_as_ipv6_is_itself(door: Door) -> None:
     asyncio.run(story())
 
 
-def test_who_guesses_keys_is_stopped_and_who_has_one_is_not(
+def test_guessing_is_rate_limited_and_valid_keys_are_not(
     deployment: Deployment, tenant: Tenant
 ) -> None:
     """At a process of its own, from one address (K11)."""
@@ -271,7 +273,7 @@ def _any_call() -> Call:
     return Call(None, match, {"type": "http", "headers": []}, None)  # type: ignore[arg-type]
 
 
-def test_an_org_has_a_rate_whatever_number_of_keys(
+def test_rate_of_an_org_does_not_grow_with_its_keys(
     deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More keys do not give more calls (K16)."""
@@ -322,7 +324,9 @@ def test_a_process_with_another_secret_does_not_start(deployment: Deployment) ->
     assert before == operators(deployment.first.database_url)
 
 
-def test_another_machine_is_given_the_secret_first(deployment: Deployment, tmp_path: Path) -> None:
+def test_process_on_another_machine_needs_the_deployments_secret(
+    deployment: Deployment, tmp_path: Path
+) -> None:
     """With the same database and a folder of its own; given the secret, it serves (K9)."""
     where = {database.URL_VARIABLE: deployment.first.database_url}
     told = run("api", "--state", str(tmp_path / "there"), "--port", "0", **where)
@@ -349,7 +353,7 @@ def test_no_two_deployments_have_the_same_secret(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.com"])
-def test_nobody_listens_beyond_this_machine_by_accident(deployment: Deployment, host: str) -> None:
+def test_listening_beyond_loopback_needs_plain_http(deployment: Deployment, host: str) -> None:
     """What is said would be readable on the way (K28)."""
     told = run("api", "--state", str(deployment.state), "--port", "0", "--host", host)
 
@@ -357,13 +361,13 @@ def test_nobody_listens_beyond_this_machine_by_accident(deployment: Deployment, 
     assert "--plain-http" in told.stderr
 
 
-def test_a_process_listens_on_this_machine_alone(service: Process) -> None:
+def test_service_listens_on_loopback_by_default(service: Process) -> None:
     """Unless somebody says otherwise (K28)."""
     assert "127.0.0.1" == httpx2.URL(service.url).host
 
 
 @pytest.mark.parametrize("name", sorted(REQUESTS))
-def test_nothing_is_open_to_those_without_a_key(service: Process, name: str) -> None:
+def test_every_operation_needs_a_key(service: Process, name: str) -> None:
     """Every route but those that tell of health and of the interface itself (K28)."""
     ask = REQUESTS[name](NOBODYS)
     answer = httpx2.request(ask.method, f"{service.url}/v1{ask.path}", json=ask.body)
@@ -379,7 +383,7 @@ def test_nothing_is_open_to_those_without_a_key(service: Process, name: str) -> 
         *("/.git/config", "/static/x", "//v1/orgs", "/v1/orgs;x=1"),
     ],
 )
-def test_there_is_nothing_besides_what_is_described(operator: Caller, path: str) -> None:
+def test_undescribed_paths_are_not_served(operator: Caller, path: str) -> None:
     """No page for debugging, no console, no figures: not even for operators (K22)."""
     refused(operator.http.get(path), 404, "not_found")
 
@@ -390,7 +394,7 @@ def test_there_is_nothing_besides_what_is_described(operator: Caller, path: str)
 @pytest.mark.parametrize(
     "name", [name for name in sorted(REQUESTS) if REQUESTS[name](NOBODYS).body]
 )
-def test_what_is_worked_out_cannot_be_set(tenant: Tenant, operator: Caller, name: str) -> None:
+def test_computed_fields_cannot_be_set(tenant: Tenant, operator: Caller, name: str) -> None:
     """Figures, states and secrets are the ledger's own (K13)."""
     ids = {**NOBODYS, "org": tenant.id, "account": tenant.account}
     ask = REQUESTS[name](ids)
@@ -428,7 +432,7 @@ def places() -> Iterator[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize(("path", "place", "name"), sorted(set(places())))
-def test_no_parameter_is_taken_for_a_statement(
+def test_parameters_are_never_executed_as_sql(
     tenant: Tenant, service: Process, path: str, place: str, name: str
 ) -> None:
     """Whatever is in it, it is a value; nobody but the caller is to blame (K30)."""
@@ -450,7 +454,7 @@ def test_no_parameter_is_taken_for_a_statement(
 
 
 @pytest.mark.parametrize("text", INJECTED)
-def test_no_text_is_taken_for_a_statement(tenant: Tenant, text: str) -> None:
+def test_texts_are_never_executed_as_sql(tenant: Tenant, text: str) -> None:
     """It is kept as it was sent (K30)."""
     id = tenant.account_below(name=text)
     assert text == tenant.caller.get(f"/accounts/{id}").json()["name"]
@@ -479,7 +483,7 @@ def spliced(source: str) -> list[str]:
     return found
 
 
-def test_no_statement_is_put_together_where_it_is_run() -> None:
+def test_no_sql_statement_is_built_where_it_is_executed() -> None:
     """Values travel beside statements, never in them; the two that are there have none (K30)."""
     found = {
         (str(file.relative_to(SOURCE)), one)
@@ -498,7 +502,7 @@ def test_no_statement_is_put_together_where_it_is_run() -> None:
 # What goes out (K12, K14, K29)
 
 
-def test_a_call_that_breaks_tells_nothing_but_an_id_that_the_operator_finds(
+def test_internal_error_reveals_only_an_id_that_is_in_the_log(
     tenant: Tenant, service: Process
 ) -> None:
     """The reason is for the operator; the id leads there (K29)."""
@@ -527,7 +531,7 @@ def test_a_call_that_breaks_tells_nothing_but_an_id_that_the_operator_finds(
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/v1/holds", "/nowhere", "/problems/busy"])
-def test_every_answer_says_how_a_browser_must_treat_it(tenant: Tenant, path: str) -> None:
+def test_every_response_has_security_headers(tenant: Tenant, path: str) -> None:
     """And gives it nothing to keep (K12, K29)."""
     for answer in (tenant.caller.http.get(path), httpx2.get(tenant.caller.url + path)):
         assert "nosniff" == answer.headers["x-content-type-options"]
@@ -538,7 +542,7 @@ def test_every_answer_says_how_a_browser_must_treat_it(tenant: Tenant, path: str
         assert "server" not in answer.headers
 
 
-def test_other_sites_pages_may_not_call(tenant: Tenant) -> None:
+def test_cross_origin_calls_are_not_allowed(tenant: Tenant) -> None:
     """A browser asks first, and is not told that it may (K29)."""
     origin = {"Origin": "https://example.com", "Access-Control-Request-Method": "POST"}
     for method, path in (("OPTIONS", "/v1/holds"), ("GET", "/v1/holds"), ("OPTIONS", "/healthz")):
@@ -547,7 +551,7 @@ def test_other_sites_pages_may_not_call(tenant: Tenant) -> None:
         assert (405 == answer.status_code) == (method == "OPTIONS")
 
 
-def test_a_cookie_opens_nothing(tenant: Tenant) -> None:
+def test_cookies_are_not_accepted_as_keys(tenant: Tenant) -> None:
     """So no page can make a browser spend credits (K12)."""
     key = str(tenant.caller.key)
     for name in ("Authorization", "session", "key"):
@@ -557,7 +561,7 @@ def test_a_cookie_opens_nothing(tenant: Tenant) -> None:
     assert answer.status_code in (401, 429)
 
 
-def test_answers_have_no_field_beyond_the_description() -> None:
+def test_responses_have_only_described_fields() -> None:
     """All tests hold answers against it; here, that it leaves nothing open (K14)."""
     schemas = DESCRIPTION["components"]["schemas"]
     todo = {
@@ -618,9 +622,7 @@ SMUGGLED = {
 
 
 @pytest.mark.parametrize("name", SMUGGLED)
-def test_a_request_that_others_could_read_in_another_way_is_refused(
-    service: Process, name: str
-) -> None:
+def test_ambiguous_http_request_is_refused(service: Process, name: str) -> None:
     """And so is what comes after it, at once or later: a proxy in front may see another (K29)."""
     address = httpx2.URL(service.url)
     with socket.create_connection((address.host, address.port), PATIENCE_S) as line:
@@ -638,7 +640,7 @@ def test_a_request_that_others_could_read_in_another_way_is_refused(
 
 
 @pytest.mark.parametrize("protocol", ["websocket", "h2c", "TLS/1.0"])
-def test_no_other_protocol_is_spoken(service: Process, protocol: str) -> None:
+def test_upgrades_to_other_protocols_are_refused(service: Process, protocol: str) -> None:
     """What is asked for in another is answered in ours (K29)."""
     asked = {"Connection": "upgrade", "Upgrade": protocol, "Sec-WebSocket-Version": "13"}
     answer = httpx2.get(f"{service.url}/healthz", headers=asked)
@@ -657,7 +659,7 @@ def owner(service: Process) -> Iterator[Connection]:
         yield connection
 
 
-def test_the_services_role_can_do_nothing_but_its_work(owner: Connection) -> None:
+def test_database_role_of_the_service_has_only_the_rights_it_needs(owner: Connection) -> None:
     """It owns nothing, cannot become anybody, and no rule leaves it out (K4)."""
     can = owner.execute(
         "select rolsuper, rolbypassrls, rolcreaterole, rolcreatedb, rolreplication"
@@ -689,7 +691,9 @@ def guarded(owner: Connection) -> list[tuple[str, str]]:
     return [(str(table), str(column)) for table, column in found]
 
 
-def test_who_works_for_nobody_sees_and_writes_nothing(owner: Connection, tenant: Tenant) -> None:
+def test_connection_without_an_org_sees_and_writes_nothing(
+    owner: Connection, tenant: Tenant
+) -> None:
     """In no table, whichever way nobody is named (K5)."""
     tenant.hold(1) if tenant.grant(1) else None
     tables = guarded(owner)
@@ -733,7 +737,7 @@ def _gives_up(_: Connection) -> None:
 
 
 @pytest.mark.parametrize("ends", [_breaks, _waits, _is_cancelled, _gives_up])
-def test_a_connection_forgets_for_whom_it_worked(
+def test_connection_loses_its_org_at_the_end_of_a_transaction(
     owner: Connection, tenant: Tenant, ends: Callable[[Connection], None]
 ) -> None:
     """However its work has ended; the next who has it begins with nobody (K7)."""
@@ -757,7 +761,7 @@ def test_a_connection_forgets_for_whom_it_worked(
 # The trail (K15, K37)
 
 
-def test_every_change_says_which_key_has_asked_for_it(operator: Caller) -> None:
+def test_every_event_names_the_key_that_caused_it(operator: Caller) -> None:
     """All that a tenant has done is the key's, and what nobody has asked for is nobody's (K37)."""
     with new_tenant(operator) as tenant:
         key = parse_key(str(tenant.caller.key))
@@ -772,7 +776,7 @@ def test_every_change_says_which_key_has_asked_for_it(operator: Caller) -> None:
     assert {(None, ALERT)} >= {(one["actor_id"], one["body"].get("kind")) for one in others}
 
 
-def test_the_trail_shows_nothing_of_a_keys_secret(tenant: Tenant, service: Process) -> None:
+def test_audit_trail_has_no_hash_of_a_keys_secret(tenant: Tenant, service: Process) -> None:
     """Who may read it need not have what is kept of it, either (K15)."""
     made = tenant.caller.made("/keys", {"name": "ci", "scopes": ["read"]})
     tenant.caller.made(f"/keys/{made['id']}/rotate", {"overlap_seconds": 60})
@@ -799,7 +803,7 @@ def test_the_trail_shows_nothing_of_a_keys_secret(tenant: Tenant, service: Proce
         if one["name"] == "limit"
     ),
 )
-def test_no_page_is_longer_than_the_longest(tenant: Tenant, path: str) -> None:
+def test_no_page_exceeds_the_maximum_length(tenant: Tenant, path: str) -> None:
     """Every list that has pages, and the top lists (K17)."""
     full = path.replace("{id}", tenant.account).replace("{subject}", "accounts")
     for limit in (0, -1, 1_001, 2**63):
@@ -809,7 +813,7 @@ def test_no_page_is_longer_than_the_longest(tenant: Tenant, path: str) -> None:
         assert "query/limit" in [error["pointer"] for error in told["errors"]]
 
 
-def test_a_flood_of_one_tenant_is_not_felt_by_another(operator: Caller) -> None:
+def test_flood_of_one_tenant_does_not_slow_another(operator: Caller) -> None:
     """Who calls too fast is turned away; who does not, is not (K19)."""
     with new_tenant(operator) as loud, new_tenant(operator) as calm:
         key = loud.with_key(["read"], rate_per_second=5)
@@ -841,7 +845,7 @@ def test_a_flood_of_one_tenant_is_not_felt_by_another(operator: Caller) -> None:
     assert {200, 429} == set(away)
 
 
-def test_what_is_given_once_is_given_once(tenant: Tenant, other_service: Process) -> None:
+def test_promotion_is_granted_once(tenant: Tenant, other_service: Process) -> None:
     """A hundred claims of one promotion, under as many keys, at two processes (K23)."""
     callers = [tenant.caller, tenant.at(other_service)]
     ask = {"account_id": tenant.account, "amount_micros": 7, "kind": "promo"}
@@ -907,7 +911,7 @@ print("loaded")
 """
 
 
-def test_nothing_is_called_when_it_is_imported() -> None:
+def test_importing_a_module_has_no_side_effects() -> None:
     """No module opens a connection or starts a program by being loaded (K40)."""
     told = subprocess.run(
         [sys.executable, "-c", LOADS_ALL], capture_output=True, text=True, timeout=PATIENCE_S
@@ -922,7 +926,7 @@ SECRETS = re.compile(
 )
 
 
-def test_no_file_has_a_secret_in_it() -> None:
+def test_no_file_contains_a_secret() -> None:
     """Neither ours nor those that others give (K40)."""
     files = [
         path

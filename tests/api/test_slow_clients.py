@@ -109,13 +109,13 @@ def hold_of(tenant: Tenant, *, length: int | None = None) -> bytes:
 # Slow ones
 
 
-def test_a_connection_that_says_nothing_is_ended(impatient: Process) -> None:
+def test_silent_connection_is_closed(impatient: Process) -> None:
     """There is nothing to answer (K18)."""
     with called(impatient) as line:
         assert b"" == heard(line)
 
 
-def test_a_head_that_comes_in_drops_is_not_waited_for(impatient: Process) -> None:
+def test_slow_request_head_is_cut_off(impatient: Process) -> None:
     """However regularly they come (K18)."""
     with called(impatient) as line:
         answer = dripped(line, b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ", b"s")
@@ -124,7 +124,9 @@ def test_a_head_that_comes_in_drops_is_not_waited_for(impatient: Process) -> Non
     assert (408, "timeout") == (status, told["code"])
 
 
-def test_what_comes_after_the_last_answer_is_not_done(impatient: Process, tenant: Tenant) -> None:
+def test_request_after_the_closing_response_is_not_executed(
+    impatient: Process, tenant: Tenant
+) -> None:
     """Nobody could be told what became of it."""
     tenant.grant(10)
     before = tenant.number()
@@ -141,7 +143,7 @@ def test_what_comes_after_the_last_answer_is_not_done(impatient: Process, tenant
 
 
 @pytest.mark.parametrize("length", [100_000, None])
-def test_a_body_that_comes_in_drops_is_not_waited_for(
+def test_slow_request_body_is_cut_off(
     impatient: Process, tenant: Tenant, length: int | None
 ) -> None:
     """Whether it says how long it is or not; nothing has happened (K18)."""
@@ -156,7 +158,7 @@ def test_a_body_that_comes_in_drops_is_not_waited_for(
     assert "a call broke" not in impatient.errors
 
 
-def test_a_body_that_never_comes_is_not_waited_for(impatient: Process, tenant: Tenant) -> None:
+def test_missing_request_body_is_cut_off(impatient: Process, tenant: Tenant) -> None:
     """Not one byte of it."""
     with called(impatient) as line:
         line.sendall(hold_of(tenant, length=10))
@@ -164,7 +166,7 @@ def test_a_body_that_never_comes_is_not_waited_for(impatient: Process, tenant: T
 
 
 @pytest.mark.parametrize("kind", ["budgets", "webhooks"])
-def test_nothing_happens_before_a_body_that_means_nothing_is_there(
+def test_operation_does_not_run_before_an_ignored_body_has_arrived(
     impatient: Process, tenant: Tenant, kind: str
 ) -> None:
     """Or whoever is told that nothing has happened finds later that it has."""
@@ -197,7 +199,7 @@ def locked(deployment: Deployment, tenant: Tenant) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("after", [b"nonsense\r\n\r\n", b"GET /" + b"x" * 9_000 + HELLO[12:]])
-def test_what_is_wrong_with_a_call_is_not_told_to_the_one_before(
+def test_malformed_second_request_does_not_affect_the_first_response(
     service: Process, tenant: Tenant, deployment: Deployment, after: bytes
 ) -> None:
     """That one has its own answer; then the line is closed."""
@@ -222,7 +224,7 @@ def is_open(process: Process, line: socket.socket) -> bool:
     return False
 
 
-def test_who_does_not_take_answers_is_let_go(impatient: Process) -> None:
+def test_client_that_reads_no_responses_is_disconnected(impatient: Process) -> None:
     """What was said to them is not kept for ever (K18)."""
     asked = b"GET /v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
     with called(impatient) as line:
@@ -324,7 +326,7 @@ def played(story: Callable[[Stage], Awaitable[None]]) -> None:
     asyncio.run(play())
 
 
-def test_who_waits_for_an_answer_need_not_hurry_with_the_next_call() -> None:
+def test_time_of_a_response_does_not_count_for_the_next_request() -> None:
     """The time that an answer takes is not the caller's, however long it takes."""
 
     async def story(stage: Stage) -> None:
@@ -340,7 +342,7 @@ def test_who_waits_for_an_answer_need_not_hurry_with_the_next_call() -> None:
     played(story)
 
 
-def test_a_call_is_answered_before_half_of_another() -> None:
+def test_call_is_answered_before_a_partial_second_request() -> None:
     """The answer to the second must not be taken for one to the first; it comes in its time."""
 
     async def story(stage: Stage) -> None:
@@ -355,7 +357,7 @@ def test_a_call_is_answered_before_half_of_another() -> None:
     played(story)
 
 
-def test_a_call_may_take_longer_than_its_request() -> None:
+def test_response_may_take_longer_than_the_request_timeout() -> None:
     """The time is for the request to come; what it asks for has time of its own."""
 
     async def story(stage: Stage) -> None:
@@ -369,7 +371,7 @@ def test_a_call_may_take_longer_than_its_request() -> None:
     played(story)
 
 
-def test_a_connection_may_be_used_for_long() -> None:
+def test_connection_may_be_reused_for_long() -> None:
     """Each request has its own time."""
 
     async def story(stage: Stage) -> None:
@@ -399,7 +401,7 @@ def test_empty_lines_keep_no_connection_open() -> None:
     played(story)
 
 
-def test_the_rest_of_a_call_that_was_refused_is_not_waited_for() -> None:
+def test_rest_of_a_refused_request_is_not_awaited() -> None:
     """One request has one answer, and its time does not begin anew with it."""
 
     async def story(stage: Stage) -> None:
@@ -421,7 +423,7 @@ def test_the_rest_of_a_call_that_was_refused_is_not_waited_for() -> None:
 # Too many
 
 
-def test_more_connections_than_the_most_are_told_to_come_again(small: Process) -> None:
+def test_connections_above_the_limit_get_retry_after(small: Process) -> None:
     """With a problem and a time; when others have gone, they are served (K18)."""
     with ExitStack() as lines:
         early = [lines.enter_context(called(small)) for _ in range(MOST)]
@@ -438,7 +440,7 @@ def test_more_connections_than_the_most_are_told_to_come_again(small: Process) -
     eventually(lambda: 200 == httpx2.get(f"{small.url}/healthz").status_code, "room again")
 
 
-def test_far_more_than_the_most_are_not_even_heard(small: Process) -> None:
+def test_connections_far_above_the_limit_are_closed_unread(small: Process) -> None:
     """Connections that say nothing cost something, too."""
     with ExitStack() as stack:
         lines = [stack.enter_context(called(small)) for _ in range(5 * MOST)]
@@ -469,7 +471,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_a_head_has_bounds(service: Process, name: str) -> None:
+def test_request_head_is_limited_in_size(service: Process, name: str) -> None:
     """The answer arrives, though more was sent than was read (K17)."""
     sent, want, code = HEADS[name]
     with called(service) as line:
@@ -493,7 +495,7 @@ def test_a_head_has_bounds(service: Process, name: str) -> None:
         head_of(path=f"/healthz?{'x' * 8_000}"),
     ],
 )
-def test_a_head_within_its_bounds_is_read(service: Process, sent: bytes) -> None:
+def test_request_head_within_the_limit_is_read(service: Process, sent: bytes) -> None:
     """Also one that comes in pieces, and after another."""
     with called(service) as line:
         for _ in range(2):
@@ -502,7 +504,9 @@ def test_a_head_within_its_bounds_is_read(service: Process, sent: bytes) -> None
             assert 200 == answered(line)
 
 
-def test_a_large_body_before_a_head_is_none_of_it(service: Process, tenant: Tenant) -> None:
+def test_body_of_a_request_does_not_count_for_the_next_head(
+    service: Process, tenant: Tenant
+) -> None:
     """Two requests may come in one go."""
     body = json.dumps({"account_id": tenant.account, "amount_micros": 1}).encode()
     body += b" " * 200_000
@@ -517,7 +521,7 @@ def test_a_large_body_before_a_head_is_none_of_it(service: Process, tenant: Tena
 
 @pytest.mark.parametrize("variable", [http_protocol.REQUEST_S, http_protocol.CONNECTIONS])
 @pytest.mark.parametrize("value", ["0", "-1", "soon", "1.5", "9" * 30])
-def test_a_bound_that_cannot_be_kept_is_told(
+def test_invalid_connection_limit_is_reported(
     variable: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By its name, with what it may be."""
@@ -526,7 +530,7 @@ def test_a_bound_that_cannot_be_kept_is_told(
         http_protocol.ConnectionBounds.from_environment()
 
 
-def test_a_process_with_such_a_bound_does_not_start(deployment: Deployment) -> None:
+def test_service_with_an_invalid_connection_limit_does_not_start(deployment: Deployment) -> None:
     """It says so in a sentence."""
     asked = ["api", "--state", str(deployment.state), "--port", "0"]
     told = subprocess.run(
@@ -542,7 +546,7 @@ def test_a_process_with_such_a_bound_does_not_start(deployment: Deployment) -> N
     assert "Traceback" not in told.stderr
 
 
-def test_somebody_slow_holds_nobody_up(service: Process, tenant: Tenant) -> None:
+def test_slow_clients_do_not_delay_others(service: Process, tenant: Tenant) -> None:
     """A hundred connections that dawdle, and one that calls (K18)."""
     with ExitStack() as stack:
         for _ in range(100):

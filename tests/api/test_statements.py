@@ -57,7 +57,7 @@ def busy(tenant: Tenant) -> Tenant:
     return tenant
 
 
-def test_a_statement_goes_from_what_was_to_what_is(busy: Tenant) -> None:
+def test_statement_leads_from_the_opening_to_the_closing_balance(busy: Tenant) -> None:
     """Opening, lines and closing, and the closing is the balance (O3, L8)."""
     path = f"/accounts/{busy.account}/statement"
     page = told(busy.caller.get(f"{path}?limit=1000"))
@@ -83,7 +83,7 @@ def test_a_statement_goes_from_what_was_to_what_is(busy: Tenant) -> None:
     assert "+1" in {line["job_id"] for line in page["lines"]}
 
 
-def test_pages_of_a_statement_hang_together(busy: Tenant) -> None:
+def test_each_page_of_a_statement_opens_where_the_last_one_closed(busy: Tenant) -> None:
     """Each opens as the one before closed, and none has a line of another (O3)."""
     path = f"/accounts/{busy.account}/statement"
     whole = told(busy.caller.get(f"{path}?limit=1000"))
@@ -102,7 +102,7 @@ def test_pages_of_a_statement_hang_together(busy: Tenant) -> None:
     assert whole["closing"] == opening
 
 
-def test_an_answer_says_what_it_knew_and_is_not_sent_twice(busy: Tenant) -> None:
+def test_statement_has_bursar_event_and_etag(busy: Tenant) -> None:
     """Bursar-Event and ETag, as all answers to questions have them (N4)."""
     for path in (
         f"/accounts/{busy.account}/statement?{FAR}",
@@ -119,7 +119,7 @@ def test_an_answer_says_what_it_knew_and_is_not_sent_twice(busy: Tenant) -> None
         refused(ahead, 409, "behind")
 
 
-def test_lines_as_csv_are_the_lines(busy: Tenant) -> None:
+def test_csv_has_the_lines_of_the_statement(busy: Tenant) -> None:
     """By Accept or by name; what a spreadsheet would run has an apostrophe before it (O3, K33)."""
     path = f"/accounts/{busy.account}/statement"
     page = told(busy.caller.get(f"{path}?limit=1000"))
@@ -143,7 +143,7 @@ def test_lines_as_csv_are_the_lines(busy: Tenant) -> None:
     assert told(busy.caller.get(f"{path}?{period}&limit=2"))["next"] == part.headers["bursar-next"]
 
 
-def test_usage_is_what_accounts_used(busy: Tenant) -> None:
+def test_usage_matches_the_balances_of_accounts(busy: Tenant) -> None:
     """By team it is what their balances say, and in all what the root's says (O3, L8)."""
     report = told(busy.caller.get("/usage?by=account&level=1"))
 
@@ -164,7 +164,7 @@ def test_usage_is_what_accounts_used(busy: Tenant) -> None:
     ]
 
 
-def test_usage_as_csv(busy: Tenant) -> None:
+def test_csv_has_the_rows_of_usage(busy: Tenant) -> None:
     """The same rows, and names that are no formulas (O3, K33)."""
     path = "/usage?by=account,user,gpu_type,day,job"
     items = told(busy.caller.get(path))["items"]
@@ -264,7 +264,7 @@ PRICED = (
 )
 
 
-def test_the_columns_are_those_of_focus() -> None:
+def test_export_has_the_columns_of_focus() -> None:
     """All that are wanted, by name, ours behind them and marked as ours (O3)."""
     names = list(focus.COLUMNS)
     own = [name for name in names if name.startswith("x_")]
@@ -277,7 +277,7 @@ def test_the_columns_are_those_of_focus() -> None:
 
 
 @pytest.mark.parametrize("every", ["day", "hour"])
-def test_costs_have_the_form_that_focus_wants(busy: Tenant, every: str) -> None:
+def test_export_has_the_types_that_focus_requires(busy: Tenant, every: str) -> None:
     """Names, order, types, and what may lack where (O3)."""
     answer = busy.caller.get(f"/exports/focus?every={every}")
     found = rows_of(answer)
@@ -303,7 +303,7 @@ def test_costs_have_the_form_that_focus_wants(busy: Tenant, every: str) -> None:
         assert (row["x_Adjustment"] != "") == (row["ChargeCategory"] == "Adjustment")
 
 
-def test_costs_sum_up_to_what_was_charged(busy: Tenant) -> None:
+def test_costs_add_up_to_the_charges(busy: Tenant) -> None:
     """Usage is never netted; with what came back it is `used`; all of it is what is gone (O3)."""
     found = rows_of(busy.caller.get("/exports/focus"))
 
@@ -364,7 +364,9 @@ def test_an_empty_period_has_columns_and_no_rows(busy: Tenant) -> None:
         ("from=2024-01-01T00:00:00Z&to=2025-01-02T00:00:00Z", "to"),
     ],
 )
-def test_a_period_that_makes_no_sense_is_named(tenant: Tenant, query: str, parameter: str) -> None:
+def test_invalid_period_is_refused_with_its_parameter(
+    tenant: Tenant, query: str, parameter: str
+) -> None:
     """The problem points at the parameter (N1, O3)."""
     for path in (f"/accounts/{tenant.account}/statement", "/usage", "/exports/focus"):
         problem = refused(tenant.caller.get(f"{path}?{query}"), 422, "invalid_request")
@@ -387,14 +389,16 @@ def test_a_period_that_makes_no_sense_is_named(tenant: Tenant, query: str, param
         ("/accounts/{account}/statement?limit=0", "limit"),
     ],
 )
-def test_what_is_asked_wrongly_is_named(tenant: Tenant, path: str, parameter: str) -> None:
+def test_invalid_parameters_are_refused_by_name(tenant: Tenant, path: str, parameter: str) -> None:
     """The same for all other parameters."""
     answer = tenant.caller.get(path.format(account=tenant.account))
     problem = refused(answer, 422, "invalid_request")
     assert [f"query/{parameter}"] == [error["pointer"] for error in problem["errors"]]
 
 
-def test_others_see_nothing_of_it(tenant: Tenant, operator: HttpCaller) -> None:
+def test_statements_and_usage_of_other_orgs_are_not_visible(
+    tenant: Tenant, operator: HttpCaller
+) -> None:
     """A tenant neither another's statement nor its usage; a team's key its own alone (N2)."""
     team, other = tenant.account_below(), tenant.account_below()
     of_team = tenant.with_key(["read"], team)
@@ -428,7 +432,7 @@ def test_a_time_may_have_an_offset(tenant: Tenant) -> None:
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\t=1", "\r=1", "\n=1", "\uff1d1"])
-def test_a_text_that_would_be_a_formula_is_none(text: str) -> None:
+def test_texts_in_csv_are_not_formulas(text: str) -> None:
     """And numbers stay numbers, texts in quotes texts (K33)."""
     rows: list[list[Cell]] = [["a,b", text, -5, Decimal("-0.000001"), None, 'say "x"']]
 

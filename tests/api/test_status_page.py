@@ -22,14 +22,14 @@ def part(answer: httpx2.Response, name: str) -> str:
     return str(found[0])
 
 
-def test_it_is_a_page_for_anybody(answer: httpx2.Response) -> None:
+def test_dashboard_is_served_without_a_key(answer: httpx2.Response) -> None:
     assert 200 == answer.status_code
     assert "text/html; charset=utf-8" == answer.headers["content-type"]
     assert answer.text.startswith("<!doctype html>")
     assert "set-cookie" not in answer.headers
 
 
-def test_a_browser_runs_nothing_but_what_is_in_it(answer: httpx2.Response) -> None:
+def test_dashboard_policy_allows_only_its_own_script_and_style(answer: httpx2.Response) -> None:
     """One policy, which names script and style by what they are, and lets it talk to us alone."""
     [policy] = answer.headers.get_list("content-security-policy")
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
@@ -44,7 +44,7 @@ def test_a_browser_runs_nothing_but_what_is_in_it(answer: httpx2.Response) -> No
     assert "no-referrer" == answer.headers["referrer-policy"]
 
 
-def test_nothing_comes_from_elsewhere_and_nothing_is_put_in_as_html(
+def test_dashboard_loads_nothing_and_inserts_no_html(
     answer: httpx2.Response,
 ) -> None:
     """What tenants have chosen (names, labels, commands) is text, wherever it is shown."""
@@ -54,7 +54,9 @@ def test_nothing_comes_from_elsewhere_and_nothing_is_put_in_as_html(
     assert not re.findall(r"\sstyle=|\son[a-z]+=", answer.text.replace(part(answer, "script"), ""))
 
 
-def test_it_asks_for_nothing_that_is_not_there(answer: httpx2.Response, operator: Caller) -> None:
+def test_dashboard_calls_only_described_operations(
+    answer: httpx2.Response, operator: Caller
+) -> None:
     """Each address that it asks is described."""
     described = {
         re.sub(r"\{[^}]*\}", "{}", path.removeprefix("/v1"))
@@ -71,7 +73,7 @@ def test_it_asks_for_nothing_that_is_not_there(answer: httpx2.Response, operator
     assert set() == asked - described
 
 
-def test_other_answers_keep_the_strictest_policy(service: Process) -> None:
+def test_other_responses_keep_the_strictest_policy(service: Process) -> None:
     for path in ("/healthz", "/v1/pools", "/index.html", "/status/page.js"):
         told = httpx2.get(service.url + path)
         assert ["default-src 'none'; frame-ancestors 'none'"] == told.headers.get_list(

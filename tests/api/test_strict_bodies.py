@@ -41,7 +41,7 @@ def nothing(tenant: Tenant, answer: httpx2.Response, before: int, status: int, c
     return told
 
 
-def test_the_request_that_the_others_are_made_of_is_fine(tenant: Tenant) -> None:
+def test_template_request_is_accepted(tenant: Tenant) -> None:
     """Else what follows would be refused for another reason."""
     for amount in ("1", "1 ", "\n1"):
         assert 201 == send(tenant.caller, hold(tenant, amount)).status_code
@@ -112,7 +112,7 @@ BODIES: dict[str, tuple[bytes, int, str]] = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_a_body_is_one_json_object_that_means_one_thing(tenant: Tenant, name: str) -> None:
+def test_body_must_be_one_unambiguous_json_object(tenant: Tenant, name: str) -> None:
     """What could be understood in two ways is not understood."""
     content, status, code = BODIES[name]
     before = tenant.number()
@@ -132,7 +132,7 @@ def test_a_body_is_one_json_object_that_means_one_thing(tenant: Tenant, name: st
         ("/orgs", {"name": "o", "credits": 1}, "/credits"),
     ],
 )
-def test_a_field_that_nobody_knows_is_refused_and_pointed_at(
+def test_unknown_field_is_refused_with_its_pointer(
     tenant: Tenant, path: str, body: dict[str, Any], pointer: str
 ) -> None:
     """It may have been meant to matter."""
@@ -145,7 +145,7 @@ def test_a_field_that_nobody_knows_is_refused_and_pointed_at(
     assert [pointer] == [error["pointer"] for error in told["errors"]]
 
 
-def test_many_faults_are_not_all_told(tenant: Tenant) -> None:
+def test_response_lists_at_most_twenty_errors(tenant: Tenant) -> None:
     """An answer stays small, whatever was sent."""
     body = {f"{n}-{'x' * 1_000}": n for n in range(500)}
     answer = tenant.caller.post("/holds", {"account_id": tenant.account, **body})
@@ -192,9 +192,7 @@ def test_many_faults_are_not_all_told(tenant: Tenant) -> None:
         ("/budgets", {"every": "day", "limit_micros": 1, "thresholds_ppm": [2**63]}),
     ],
 )
-def test_a_value_that_makes_no_sense_is_refused(
-    tenant: Tenant, path: str, body: dict[str, Any]
-) -> None:
+def test_meaningless_value_is_refused(tenant: Tenant, path: str, body: dict[str, Any]) -> None:
     """In the caller's words, and without an effect."""
     parent = "parent_id" if path == "/accounts" else "account_id"
     before = tenant.number()
@@ -206,7 +204,7 @@ def test_a_value_that_makes_no_sense_is_refused(
 
 
 @pytest.mark.parametrize("name", ["o\0o", "", " " * 256])
-def test_an_org_has_a_name_that_can_be_kept(operator: Caller, name: str) -> None:
+def test_org_name_must_be_storable(operator: Caller, name: str) -> None:
     """Nothing is begun for one that has not."""
     refused(operator.post("/orgs", {"name": name}), 422, "invalid_request")
     refused(operator.post("/keys", {"name": name, "scopes": ["operator"]}), 422, "invalid_request")
@@ -228,7 +226,7 @@ def test_an_org_has_a_name_that_can_be_kept(operator: Caller, name: str) -> None
         "org_id=me",
     ],
 )
-def test_a_page_that_cannot_be_is_refused(tenant: Tenant, query: str) -> None:
+def test_invalid_page_parameters_are_refused(tenant: Tenant, query: str) -> None:
     """Parameters are read as strictly as bodies."""
     refused(tenant.caller.get(f"/accounts?{query}"), 422, "invalid_request")
 
@@ -256,7 +254,7 @@ def test_a_page_that_cannot_be_is_refused(tenant: Tenant, query: str) -> None:
         "user_id=ann",
     ],
 )
-def test_a_balance_that_cannot_be_asked_for_is_refused(tenant: Tenant, query: str) -> None:
+def test_invalid_balance_parameters_are_refused(tenant: Tenant, query: str) -> None:
     """For no job, at no time."""
     answer = tenant.caller.get(f"/accounts/{tenant.account}/balance?{query}")
 
@@ -267,7 +265,7 @@ def test_a_balance_that_cannot_be_asked_for_is_refused(tenant: Tenant, query: st
 @pytest.mark.parametrize(
     "query", ["after=1", "after=x.y", "after=²." + "0" * 36, "after=1.%00", "after=-1.a"]
 )
-def test_a_cursor_of_grants_that_is_none_is_refused(tenant: Tenant, query: str) -> None:
+def test_malformed_cursor_of_grants_is_refused(tenant: Tenant, query: str) -> None:
     """It is what the page before told as `next`."""
     answer = tenant.caller.get(f"/grants?account_id={tenant.account}&{query}")
 
@@ -275,7 +273,7 @@ def test_a_cursor_of_grants_that_is_none_is_refused(tenant: Tenant, query: str) 
 
 
 @pytest.mark.parametrize("path", ["/accounts/me", "/accounts/%00", "/holds/aaaaaaaa-bbbb"])
-def test_an_id_in_a_path_is_an_id(tenant: Tenant, path: str) -> None:
+def test_malformed_id_in_a_path_is_refused(tenant: Tenant, path: str) -> None:
     """Anything else is refused before anybody looks for it."""
     refused(tenant.caller.get(path), 422, "invalid_request")
 
@@ -284,7 +282,7 @@ def test_an_id_in_a_path_is_an_id(tenant: Tenant, path: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/xml", "multipart/form-data", "", "x"])
-def test_a_body_that_is_not_said_to_be_json_is_refused(tenant: Tenant, kind: str) -> None:
+def test_body_of_another_content_type_is_refused(tenant: Tenant, kind: str) -> None:
     """A browser's form must not be able to ask for anything."""
     before = tenant.number()
     answer = send(tenant.caller, hold(tenant, "1"), content_type=kind)
@@ -293,12 +291,12 @@ def test_a_body_that_is_not_said_to_be_json_is_refused(tenant: Tenant, kind: str
 
 
 @pytest.mark.parametrize("kind", [JSON, "Application/JSON", "application/json; charset=utf-8"])
-def test_json_may_be_said_in_several_ways(tenant: Tenant, kind: str) -> None:
+def test_every_standard_json_content_type_is_accepted(tenant: Tenant, kind: str) -> None:
     """As the standards allow."""
     assert 201 == send(tenant.caller, hold(tenant, "1"), content_type=kind).status_code
 
 
-def test_a_packed_body_is_refused(tenant: Tenant) -> None:
+def test_compressed_body_is_refused(tenant: Tenant) -> None:
     """A few bytes could be unpacked to very many."""
     before = tenant.number()
     packed = gzip.compress(hold(tenant, "1"))
@@ -318,7 +316,7 @@ def test_a_body_has_at_most_a_mebibyte(tenant: Tenant) -> None:
     nothing(tenant, send(tenant.caller, pieces), before, 413, "too_large")
 
 
-def test_a_body_may_come_in_pieces(tenant: Tenant) -> None:
+def test_chunked_body_is_accepted(tenant: Tenant) -> None:
     """Of any size: it is the whole that counts."""
     text = hold(tenant, "1")
     pieces = (text[place : place + 1] for place in range(len(text)))
@@ -326,7 +324,7 @@ def test_a_body_may_come_in_pieces(tenant: Tenant) -> None:
     assert 201 == send(tenant.caller, pieces).status_code
 
 
-def test_pieces_are_read_as_strictly(tenant: Tenant) -> None:
+def test_chunked_body_is_checked_as_strictly(tenant: Tenant) -> None:
     """Also when nobody says how many there will be."""
     before = tenant.number()
     answer = send(tenant.caller, iter([b'{"amount_', b'micros":1}']), content_type="text/plain")
@@ -338,7 +336,7 @@ LISTS = ("gpu_types", "regions", "account_ids", "job_kinds", "priority_classes")
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_a_list_of_a_policy_has_at_most_64_names(tenant: Tenant, name: str) -> None:
+def test_list_in_a_grant_policy_has_at_most_64_names(tenant: Tenant, name: str) -> None:
     """Each is walked through for every hold that might draw on the grant."""
     before = tenant.number()
     grant = {"account_id": tenant.account, "amount_micros": 5, "kind": "promo"}
@@ -354,7 +352,7 @@ def test_a_list_of_a_policy_has_at_most_64_names(tenant: Tenant, name: str) -> N
     assert sorted(set(names[:64])) == sorted(made["policy"][name])
 
 
-def test_all_lists_of_a_policy_may_be_full(tenant: Tenant) -> None:
+def test_grant_policy_with_full_lists_is_stored(tenant: Tenant) -> None:
     """Of the longest names there are: what is allowed can be kept, and found again."""
     names = [f"{n:03}".ljust(255, "n") for n in range(64)]
     policy = {name: names for name in LISTS if name != "account_ids"}
@@ -365,7 +363,7 @@ def test_all_lists_of_a_policy_may_be_full(tenant: Tenant) -> None:
     assert made["policy"] == tenant.caller.get(f"/grants/{made['id']}").json()["policy"]
 
 
-def test_lines_of_a_batch_are_read_as_strictly(tenant: Tenant) -> None:
+def test_lines_of_a_batch_are_checked_as_strictly(tenant: Tenant) -> None:
     """Each line fails by itself; what is no batch fails whole."""
     before = tenant.number()
     lines = [

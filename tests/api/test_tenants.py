@@ -86,7 +86,7 @@ def told(answer: httpx2.Response, ids: Mapping[str, str]) -> tuple[int, str]:
     return answer.status_code, text
 
 
-def test_every_route_that_needs_a_key_is_asked(service: Process) -> None:
+def test_every_operation_is_covered_by_the_requests(service: Process) -> None:
     """A route nobody asks below could tell anything to anybody."""
     description = httpx2.get(f"{service.url}/v1/openapi.json").json()
     routes = {
@@ -100,7 +100,7 @@ def test_every_route_that_needs_a_key_is_asked(service: Process) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(REQUESTS) - FOR_ALL))
-def test_what_is_anothers_is_as_if_it_were_not(
+def test_objects_of_another_org_do_not_exist(
     theirs: tuple[Tenant, dict[str, str]], ours: Tenant, name: str
 ) -> None:
     """The same answer as for an id that nobody has, and nothing has changed."""
@@ -113,7 +113,7 @@ def test_what_is_anothers_is_as_if_it_were_not(
     assert before == them.changes()
 
 
-def test_the_same_requests_are_answered_to_those_whose_it_is(operator: Caller) -> None:
+def test_same_requests_succeed_for_the_owner(operator: Caller) -> None:
     """Else they would have been refused for another reason."""
     with new_tenant(operator) as tenant:
         ids = inhabited(tenant)
@@ -127,9 +127,7 @@ def test_the_same_requests_are_answered_to_those_whose_it_is(operator: Caller) -
     assert max(statuses.values()) < 500
 
 
-def test_a_batch_keeps_tenants_apart_as_well(
-    theirs: tuple[Tenant, dict[str, str]], ours: Tenant
-) -> None:
+def test_batch_isolates_tenants(theirs: tuple[Tenant, dict[str, str]], ours: Tenant) -> None:
     """Each line is asked as its route would be."""
     them, ids = theirs
     before = them.changes()
@@ -159,7 +157,7 @@ def test_a_batch_keeps_tenants_apart_as_well(
     "name",
     sorted(name for name in set(REQUESTS) - FOR_ALL if name.endswith((".list", ".top"))),
 )
-def test_pages_show_ones_own_alone(
+def test_pages_show_only_the_orgs_own_objects(
     theirs: tuple[Tenant, dict[str, str]], ours: Tenant, name: str
 ) -> None:
     """Also with a cursor that comes from another's page."""
@@ -174,7 +172,7 @@ def test_pages_show_ones_own_alone(
         assert not [kind for kind, id in ids.items() if id in answer.text]
 
 
-def test_what_was_seen_of_another_org_tells_nothing(
+def test_bursar_event_of_another_org_reveals_nothing(
     theirs: tuple[Tenant, dict[str, str]], ours: Tenant
 ) -> None:
     """Bursar-Event is compared with the stream that is read, and with no other (N2)."""
@@ -186,7 +184,7 @@ def test_what_was_seen_of_another_org_tells_nothing(
         assert (200, plain.content) == (answer.status_code, answer.content)
 
 
-def test_ids_of_ones_own_choice_are_ones_own(
+def test_chosen_ids_are_separate_in_each_org(
     theirs: tuple[Tenant, dict[str, str]], ours: Tenant
 ) -> None:
     """Choosing an id that another has chosen says nothing, and reaches nothing of theirs."""
@@ -230,7 +228,7 @@ def test_a_key_for_a_team_cannot_reach_another_team(
 @pytest.mark.parametrize(
     "name", ["accounts.create", "grants.create", "holds.create", "budgets.set", "accounts.balance"]
 )
-def test_a_key_for_a_team_cannot_reach_what_is_above(
+def test_key_for_a_team_cannot_reach_accounts_above(
     family: tuple[Tenant, Caller, str, dict[str, str]], name: str
 ) -> None:
     """The root is no more there than a stranger's account."""
@@ -281,7 +279,7 @@ def by_scope(operator: Caller) -> Iterator[dict[str, Caller]]:
 
 
 @pytest.mark.parametrize("name", sorted(REQUESTS))
-def test_a_key_may_do_what_its_scope_says_and_nothing_else(
+def test_key_can_do_only_what_its_scopes_allow(
     by_scope: dict[str, Caller], service: Process, name: str
 ) -> None:
     """Each route with each scope; refused with the scope that is missing."""
@@ -294,7 +292,7 @@ def test_a_key_may_do_what_its_scope_says_and_nothing_else(
             assert f"'{scope}'" in refused(answer, 403, "forbidden")["detail"]
 
 
-def test_the_description_tells_the_scopes(service: Process) -> None:
+def test_description_names_the_scopes(service: Process) -> None:
     """`x-scope` is what a key needs, as tried above."""
     description = httpx2.get(f"{service.url}/v1/openapi.json").json()
     said: dict[str, Any] = {

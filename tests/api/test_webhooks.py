@@ -22,7 +22,7 @@ from tests.support.webhook_orgs import World
 from tests.support.webhook_receiver import Receiver
 
 
-def test_an_event_is_told_signed_and_in_order(world: World, there: Receiver) -> None:
+def test_events_are_delivered_signed_and_in_order(world: World, there: Receiver) -> None:
     """Another library verifies it; ids are stable, data is the event; secrets are shown once."""
     made = world.tenant.caller.made(
         "/webhooks", {"url": f"{there.url}/in", "events": ["GrantIssued", "HoldOpened"]}
@@ -49,7 +49,7 @@ def test_an_event_is_told_signed_and_in_order(world: World, there: Receiver) -> 
     assert [seen] == world.tenant.caller.get("/webhooks").json()["items"]
 
 
-def test_making_a_webhook_twice_is_one_and_shows_the_same(world: World, there: Receiver) -> None:
+def test_repeated_request_creates_one_webhook(world: World, there: Receiver) -> None:
     """The same key, byte for byte; another request under it is refused (L7)."""
     key, ask = new_key(), {"url": there.url, "events": ["alert.*"]}
 
@@ -67,7 +67,7 @@ def test_making_a_webhook_twice_is_one_and_shows_the_same(world: World, there: R
     assert 1 == len(world.tenant.caller.get("/webhooks").json()["items"])
 
 
-def test_what_fails_is_tried_again_and_the_log_tells(world: World, there: Receiver) -> None:
+def test_failed_delivery_is_retried_and_logged(world: World, there: Receiver) -> None:
     """500, then a redirect that is not followed; the order stays, the body is not kept."""
 
     def secretly(handler: BaseHTTPRequestHandler) -> None:
@@ -102,7 +102,7 @@ def test_what_fails_is_tried_again_and_the_log_tells(world: World, there: Receiv
     assert [] == world.tenant.caller.get(f"{log}?status=given_up").json()["items"]
 
 
-def test_resending_tells_the_same_under_the_same_id(world: World, there: Receiver) -> None:
+def test_resent_message_has_the_same_id_and_body(world: World, there: Receiver) -> None:
     """Once for each request, however often that is sent."""
     made = world.tenant.caller.made("/webhooks", {"url": there.url, "events": ["GrantIssued"]})
     world.tenant.grant(1)
@@ -152,7 +152,7 @@ def test_both_secrets_sign_while_they_overlap(world: World, there: Receiver) -> 
     got.verified(made["secret"])  # its hour is not over
 
 
-def test_a_dropped_webhook_is_told_nothing_more(world: World, there: Receiver) -> None:
+def test_deleted_webhook_receives_nothing_more(world: World, there: Receiver) -> None:
     """Another one is told of the same events, which shows that they were come to."""
     path = "/webhooks"
     gone = world.tenant.caller.made(path, {"url": f"{there.url}/gone", "events": ["GrantIssued"]})
@@ -175,7 +175,7 @@ def test_a_dropped_webhook_is_told_nothing_more(world: World, there: Receiver) -
 
 
 @pytest.mark.parametrize("who", ["the whole org", "an account", "an operator"])
-def test_changes_are_answered_as_before_once_the_webhook_is_gone(
+def test_retries_get_the_same_response_after_the_webhook_is_deleted(
     world: World, there: Receiver, who: str
 ) -> None:
     """Rotated, resent, dropped: what was answered is answered again, byte for byte (L7)."""
@@ -212,9 +212,7 @@ def test_changes_are_answered_as_before_once_the_webhook_is_gone(
     refused(caller.ask(*asks[1], keys[0]), 422, "key_reused")
 
 
-def test_the_answer_to_another_is_not_told_to_who_could_not_ask(
-    world: World, there: Receiver
-) -> None:
+def test_retry_by_a_key_without_access_gets_not_found(world: World, there: Receiver) -> None:
     """A key for an account beside it sees no webhook, nor what somebody was told of it."""
     team, beside = (world.tenant.account_below(name=name) for name in ("team", "beside"))
     lead, other = (world.tenant.with_key(["manage"], one) for one in (team, beside))
@@ -227,7 +225,7 @@ def test_the_answer_to_another_is_not_told_to_who_could_not_ask(
     refused(other.post(path, {}, key), 404, "not_found")
 
 
-def test_that_there_is_none_is_answered_again(world: World) -> None:
+def test_refusal_of_an_unknown_webhook_is_replayed(world: World) -> None:
     """Nothing was dropped: a refusal like others, marked when it is given again (L7)."""
     for path in (f"/webhooks/{RANDOM_ID}", f"/alerts/rules/{RANDOM_ID}"):
         key = new_key()
@@ -240,9 +238,7 @@ def test_that_there_is_none_is_answered_again(world: World) -> None:
         assert first.headers["bursar-event"] == again.headers["bursar-event"]
 
 
-def test_a_webhook_for_an_account_is_told_of_what_is_below_it(
-    world: World, there: Receiver
-) -> None:
+def test_webhook_of_an_account_gets_the_events_below_it(world: World, there: Receiver) -> None:
     """Nothing of the accounts above and beside it."""
     team = world.tenant.account_below(name="team")
     below = world.tenant.account_below(team, "project")
@@ -262,7 +258,7 @@ def test_a_webhook_for_an_account_is_told_of_what_is_below_it(
     assert [team, below] == [one.data["body"]["terms"]["account"] for one in got[:2]]
 
 
-def test_keys_and_settings_are_told_to_nobody(world: World, there: Receiver) -> None:
+def test_events_of_keys_and_settings_are_not_delivered(world: World, there: Receiver) -> None:
     """What an org keeps is its own affair: not even to those who want everything."""
     world.tenant.caller.made("/webhooks", {"url": there.url, "events": ["*"]})
     world.tenant.with_key(["read"])
@@ -273,7 +269,7 @@ def test_keys_and_settings_are_told_to_nobody(world: World, there: Receiver) -> 
     assert "hash" not in got.body.decode()
 
 
-def test_one_orgs_webhooks_are_nothing_to_another(world: World, there: Receiver) -> None:
+def test_org_cannot_reach_webhooks_of_another(world: World, there: Receiver) -> None:
     """The same answer as for an id that nobody has (N4)."""
     mine = world.tenant.caller.made("/webhooks", {"url": there.url, "events": ["GrantIssued"]})
     world.tenant.grant(1)
@@ -301,7 +297,7 @@ def test_one_orgs_webhooks_are_nothing_to_another(world: World, there: Receiver)
     ]
 
 
-def test_a_key_needs_scope_and_reach(world: World, there: Receiver) -> None:
+def test_webhooks_need_a_key_with_the_scope_and_the_account(world: World, there: Receiver) -> None:
     """read looks, manage changes; a key for an account makes webhooks for that account alone."""
     reader = world.tenant.with_key(["read"])
     refused(reader.post("/webhooks", {"url": there.url}), 403, "forbidden")
@@ -361,7 +357,7 @@ def careful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenant]:
 
 
 @pytest.mark.parametrize("url", NOT_CALLED)
-def test_a_url_that_leads_inside_is_not_taken(careful: Tenant, url: str) -> None:
+def test_url_of_an_internal_address_is_refused(careful: Tenant, url: str) -> None:
     """Unless the operator allows it (K26)."""
     told = refused(careful.caller.post("/webhooks", {"url": url}), 422, "invalid_request")
 
@@ -373,7 +369,7 @@ def test_a_url_that_leads_inside_is_not_taken(careful: Tenant, url: str) -> None
     "change",
     [{"events": []}, {"events": ["SettingSet"]}, {"events": ["alert.x"]}, {"url": 3}, {"more": 1}],
 )
-def test_a_senseless_webhook_is_refused(tenant: Tenant, change: dict[str, object]) -> None:
+def test_invalid_webhook_is_refused(tenant: Tenant, change: dict[str, object]) -> None:
     """Whatever is sent, the caller is told what is wrong with it."""
     ask = {"url": "https://example.com/", "events": ["alert.*"], **change}
 
@@ -381,7 +377,7 @@ def test_a_senseless_webhook_is_refused(tenant: Tenant, change: dict[str, object
 
 
 @pytest.mark.slow
-def test_killed_between_sending_and_noting_the_same_is_sent_again(
+def test_delivery_is_repeated_if_its_process_dies_before_recording_it(
     tmp_path: Path, there: Receiver
 ) -> None:
     """At least once, with the same id; by whichever process has the duty then."""

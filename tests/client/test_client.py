@@ -32,7 +32,7 @@ def failed(replies: Sequence[Reply], waits: list[float] | None = None) -> tuple[
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
-def test_what_may_pass_is_tried_again_with_the_same_key(status: int) -> None:
+def test_temporary_error_is_retried_with_the_same_key(status: int) -> None:
     """However often it is sent, it is the same request: one effect (L7)."""
     with (
         scripted(Reply(status, problem("busy", status)), Reply(status, b"<html>"), OK) as server,
@@ -47,7 +47,7 @@ def test_what_may_pass_is_tried_again_with_the_same_key(status: int) -> None:
     assert [first, first] == others
 
 
-def test_a_connection_that_is_cut_is_tried_again_with_the_same_key() -> None:
+def test_broken_connection_is_retried_with_the_same_key() -> None:
     """Nobody knows whether it happened; the key makes asking again safe."""
     with scripted(Reply(0), OK) as server, client_of(server) as client:
         assert {"ok": True} == client.post("/v1/holds", {}, key="k1").body
@@ -55,7 +55,7 @@ def test_a_connection_that_is_cut_is_tried_again_with_the_same_key() -> None:
     assert ["k1", "k1"] == [one.headers["idempotency-key"] for one in server.asked]
 
 
-def test_each_change_has_a_key_of_its_own() -> None:
+def test_each_change_gets_a_new_idempotency_key() -> None:
     with scripted(OK, OK, OK, OK) as server, client_of(server) as client:
         client.post("/v1/a", {})
         client.post("/v1/a", {})
@@ -65,7 +65,7 @@ def test_each_change_has_a_key_of_its_own() -> None:
     assert 4 == len({one.headers["idempotency-key"] for one in server.asked})
 
 
-def test_it_waits_ever_longer_but_not_for_ever() -> None:
+def test_client_backs_off_and_gives_up() -> None:
     """Twice as long each time, with chance in it; and after so many tries it is told."""
     waits: list[float] = []
     found, server = failed([Reply(503, problem("busy", 503))] * TRIES, waits)
@@ -75,7 +75,7 @@ def test_it_waits_ever_longer_but_not_for_ever() -> None:
     assert [0.1, 0.2, 0.4, 0.8] == pytest.approx(waits)
 
 
-def test_it_waits_as_long_as_it_is_asked_to() -> None:
+def test_client_obeys_retry_after() -> None:
     waits: list[float] = []
     with scripted(BUSY, OK) as server, client_of(server, waits) as client:
         client.get("/v1/x")
@@ -83,7 +83,7 @@ def test_it_waits_as_long_as_it_is_asked_to() -> None:
     assert [1.0] == waits
 
 
-def test_who_asks_for_too_long_a_wait_is_not_waited_for() -> None:
+def test_client_does_not_wait_for_a_long_retry_after() -> None:
     waits: list[float] = []
     late = Reply(503, problem("database_full", 503), {"Retry-After": str(int(WAIT_MAX_S) + 1)})
     found, server = failed([late], waits)
@@ -94,14 +94,14 @@ def test_who_asks_for_too_long_a_wait_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 409, 412, 422, 500])
-def test_what_will_not_pass_is_not_tried_again(status: int) -> None:
+def test_permanent_error_is_not_retried(status: int) -> None:
     found, server = failed([Reply(status, problem("some_code", status))])
 
     assert ("some_code", status) == (found.code, found.status)
     assert 1 == len(server.asked)
 
 
-def test_nobody_there_is_a_problem_like_any_other() -> None:
+def test_unreachable_service_raises_a_problem() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
     waits: list[float] = []
@@ -116,7 +116,7 @@ def test_nobody_there_is_a_problem_like_any_other() -> None:
 # What is told
 
 
-def test_a_problem_tells_all_that_the_service_told() -> None:
+def test_problem_has_all_fields_of_the_response() -> None:
     told = problem("insufficient_credits", 402, figures={"short_micros": 7}, errors=[{"a": 1}])
     found, _ = failed([Reply(402, told, {"Request-Id": "r1"})])
 
@@ -137,7 +137,7 @@ def test_a_problem_tells_all_that_the_service_told() -> None:
     ],
     ids=["page", "proxy", "list", "number", "redirect"],
 )
-def test_an_answer_that_is_not_ours_is_told_as_such(reply: Reply) -> None:
+def test_foreign_response_is_reported_as_such(reply: Reply) -> None:
     """A redirect among them: the key is shown to nobody else."""
     found, server = failed([reply])
 
@@ -145,7 +145,7 @@ def test_an_answer_that_is_not_ours_is_told_as_such(reply: Reply) -> None:
     assert 1 == len(server.asked)
 
 
-def test_an_answer_is_kept_byte_by_byte() -> None:
+def test_response_body_is_kept_byte_for_byte() -> None:
     raw = b'{"b":1, "a":"\xc3\xa9"}'
     headers = {"Idempotent-Replayed": "true", "Bursar-Event": "o:7"}
     with scripted(Reply(201, raw, headers), OK) as server, client_of(server) as client:
@@ -156,7 +156,7 @@ def test_an_answer_is_kept_byte_by_byte() -> None:
     assert (False, None) == (second.replayed, second.event)
 
 
-def test_a_question_has_the_key_and_parameters_that_were_given() -> None:
+def test_read_sends_the_key_and_the_parameters() -> None:
     with scripted(OK) as server, client_of(server) as client:
         client.get("/v1/accounts", {"org_id": None, "limit": 5, "for": "gpu_type=H100"})
 
@@ -166,7 +166,7 @@ def test_a_question_has_the_key_and_parameters_that_were_given() -> None:
     assert "idempotency-key" not in asked.headers
 
 
-def test_pages_follow_each_other_to_the_last() -> None:
+def test_pages_are_read_to_the_last() -> None:
     pages = [
         {"items": [1, 2], "next": "b"},
         {"items": [3], "next": "c"},
@@ -192,11 +192,11 @@ def test_pages_follow_each_other_to_the_last() -> None:
         ("nonsense", False),
     ],
 )
-def test_what_is_on_this_machine_is_known(url: str, here: bool) -> None:
+def test_local_addresses_are_recognised(url: str, here: bool) -> None:
     assert here == is_local(url)
 
 
-def test_what_is_said_on_this_machine_goes_by_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_to_local_addresses_use_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the operator's key would be told to whatever HTTP_PROXY names."""
     with scripted(OK) as server:
         monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
@@ -205,7 +205,7 @@ def test_what_is_said_on_this_machine_goes_by_no_proxy(monkeypatch: pytest.Monke
             assert {"ok": True} == client.get("/v1/x").body
 
 
-def test_an_answer_that_cannot_be_unpacked_is_none() -> None:
+def test_response_that_cannot_be_decompressed_is_retried() -> None:
     """As one that is cut off: it may be whole the next time."""
     broken = Reply(200, b"no gzip at all", {"Content-Encoding": "gzip"})
     with scripted(broken, Reply(200, {"fine": True})) as server, client_of(server) as client:

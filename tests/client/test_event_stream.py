@@ -25,7 +25,7 @@ def seen(script: Scripted) -> tuple[list[StreamEvent], list[float]]:
         return list(follow(client, PATH, pauses.append)), pauses
 
 
-def test_each_thing_with_an_id_is_told_once_until_there_is_no_more() -> None:
+def test_each_event_is_returned_once_until_the_stream_ends() -> None:
     """A stream that ends is asked for again, behind the last that was seen (S9)."""
     first = f'retry: 1000\n\n{step(1)}event: spent\ndata: {{"x":1}}\n\n:\n\n{step(2)}'
     with scripted(told(first), told(step(3)), Reply(204, b"")) as script:
@@ -39,7 +39,7 @@ def test_each_thing_with_an_id_is_told_once_until_there_is_no_more() -> None:
     assert [0, 0] == pauses
 
 
-def test_a_line_that_breaks_is_taken_up_again() -> None:
+def test_broken_stream_is_resumed() -> None:
     """Cut off in the middle, refused for a moment, or not answered at all."""
     cut = told(step(1), **{"Content-Length": "999"})
     busy = Reply(503, problem("busy", 503))
@@ -51,14 +51,14 @@ def test_a_line_that_breaks_is_taken_up_again() -> None:
     assert [1, 1, 1, 0] == pauses
 
 
-def test_what_cannot_be_mended_is_told_at_once() -> None:
+def test_permanent_error_is_raised_at_once() -> None:
     with scripted(Reply(404, problem("job_unknown", 404))) as script:
         with pytest.raises(Problem) as error:
             seen(script)
         assert "job_unknown" == error.value.code
 
 
-def test_nobody_is_waited_for_for_ever() -> None:
+def test_stream_gives_up_after_a_time() -> None:
     replies = [Reply(503, problem("busy", 503))] * TRIES
     with scripted(*replies) as script:
         with pytest.raises(Problem) as error:
@@ -66,7 +66,7 @@ def test_nobody_is_waited_for_for_ever() -> None:
         assert ("busy", TRIES) == (error.value.code, len(script.asked))
 
 
-def test_who_was_heard_once_is_waited_for_much_longer() -> None:
+def test_stream_that_was_connected_retries_for_longer() -> None:
     """A service that is started again does not end what somebody follows for days."""
     busy = [Reply(503, problem("busy", 503))] * (TRIES + 1)
     with scripted(told(step(1)), *busy, told(step(2)), Reply(204, b"")) as script:
@@ -76,7 +76,7 @@ def test_who_was_heard_once_is_waited_for_much_longer() -> None:
     assert [1] * (TRIES + 1) == pauses[1:-1]
 
 
-def test_a_question_is_asked_patiently() -> None:
+def test_patient_read_retries_until_it_is_answered() -> None:
     """Until it is answered, or cannot be, or has been asked very often."""
     pauses: list[float] = []
     wrong = [Problem.from_response(503, problem("busy", 503)), Problem.local("no_answer", "gone")]

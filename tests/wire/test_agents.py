@@ -94,7 +94,7 @@ ANSWERS = st.builds(
 
 @FEW
 @given(REPORTS)
-def test_a_report_arrives_as_it_was_sent(report: NodeReport) -> None:
+def test_report_survives_the_round_trip(report: NodeReport) -> None:
     text = json.dumps(to_json_values(ReportRequest.from_core(report)))
 
     assert report == ReportRequest.model_validate(json.loads(text)).to_core(N1)
@@ -102,13 +102,13 @@ def test_a_report_arrives_as_it_was_sent(report: NodeReport) -> None:
 
 @FEW
 @given(st.none() | ANSWERS)
-def test_orders_arrive_as_they_were_sent(orders: LeaseOrders | None) -> None:
+def test_orders_survive_the_round_trip(orders: LeaseOrders | None) -> None:
     text = json.dumps(to_json_values(ReportResponse.from_core(orders)))
 
     assert orders == parse_orders(text, N1)
 
 
-def test_a_node_arrives_as_it_registered() -> None:
+def test_node_survives_the_round_trip() -> None:
     ask = NodeRequest(gpu_type="H100", gpus=8, memory_gib=80, region="eu", labels=["b", "a", "b"])
     told = NodeRequest.model_validate(json.loads(json.dumps(to_json_values(ask))))
 
@@ -135,7 +135,7 @@ def test_a_node_arrives_as_it_registered() -> None:
         {"readings": [{"fence": 1}] * 5_000},
     ],
 )
-def test_what_is_no_report_is_refused(change: dict[str, Any]) -> None:
+def test_invalid_report_is_refused(change: dict[str, Any]) -> None:
     """Strictly: a compromised node may send anything (K35, K36)."""
     good = {"boot": 1, "number": 1, "at_us": 0, "readings": [{"fence": 1, "run_ms": 1}]}
     ReportRequest.model_validate(good)
@@ -145,13 +145,13 @@ def test_what_is_no_report_is_refused(change: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "null", "[]", '{"orders": 1}', '{"orders": null, "x": 1}'])
-def test_what_is_no_answer_is_refused(text: str) -> None:
+def test_invalid_response_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_orders(text, N1)
 
 
 @pytest.mark.parametrize("name", ["", "A=B", "A\0B"])
-def test_a_variable_s_name_is_one(name: str) -> None:
+def test_invalid_name_of_a_variable_is_refused(name: str) -> None:
     """Or a process could not be started with it."""
     order = {
         "fence": 1, "org": "o", "job": "j", "attempt": 1, "piece": {"gpus": [0], "slots": 1},
@@ -185,7 +185,7 @@ def test_a_result_is_a_list_of_outputs(result: str, wrong: str | None) -> None:
     assert wrong in told if wrong is not None and told is not None else told is wrong
 
 
-def test_a_log_has_no_character_that_cannot_be_kept() -> None:
+def test_log_with_an_unstorable_character_is_refused() -> None:
     LogRequest(fence=1, offset=0, size=1, text="x")
     for text in ("\0", "x" * (LOG_MAX + 1)):
         with pytest.raises(ValueError, match="text"):

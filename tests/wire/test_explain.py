@@ -21,7 +21,7 @@ def test_an_org_has_the_name_of_its_root_account_and_it_appears_once() -> None:
     assert "paid.Acme has 3 GPUs" == insert_names(f"paid.{ORG} has 3 GPUs", names)
 
 
-def test_what_has_no_name_keeps_its_id() -> None:
+def test_accounts_without_a_name_keep_their_id() -> None:
     assert f"paid.{ORG}.{ROOT}.vision" == insert_names(
         f"paid.{ORG}.{ROOT}.{TEAM}", {TEAM: "vision"}
     )

@@ -8,13 +8,13 @@ from bursar.wire.problems import HTTP_PROBLEMS, PROBLEMS, RULE_PROBLEMS, render_
 PAGE = Path(__file__).parent.parent.parent / "docs" / "problems.md"
 
 
-def test_every_refusal_of_the_rules_is_a_problem() -> None:
+def test_every_refusal_has_a_problem() -> None:
     """No refusal can be met that the interface has no words for, and none is told in vain."""
     assert {str(code) for code in Code} == {str(code) for code in RULE_PROBLEMS}
     assert not set(RULE_PROBLEMS) & set(HTTP_PROBLEMS)
 
 
-def test_every_problem_says_what_to_do() -> None:
+def test_every_problem_has_a_title_and_a_remedy() -> None:
     """A status that means failure, a sentence for what it is and one for how to mend it."""
     for code, kind in PROBLEMS.items():
         assert 400 <= kind.status < 600, code
@@ -22,6 +22,6 @@ def test_every_problem_says_what_to_do() -> None:
         assert kind.remedy.endswith("."), code
 
 
-def test_the_page_is_the_table() -> None:
+def test_problems_page_is_generated_from_the_table() -> None:
     """docs/problems.md is made by `bursar.wire.problems.render_reference`."""
     assert render_reference() == PAGE.read_text()

@@ -20,7 +20,7 @@ def digest(**more: Any) -> str | None:
     return JobRequest.model_validate({**ASK, **more}).result_digest
 
 
-def test_every_field_decides_the_result_or_is_known_not_to() -> None:
+def test_every_field_is_listed_as_part_of_the_result_or_not() -> None:
     """Whoever adds a field to a request says which it is."""
     indifferent = {
         *("account_id", "user_id", "max_run_seconds", "likely_run_seconds", "tier"),
@@ -31,14 +31,14 @@ def test_every_field_decides_the_result_or_is_known_not_to() -> None:
     assert set() == indifferent & set(DECIDING_FIELDS)
 
 
-def test_the_order_of_sets_decides_nothing_that_of_words_does() -> None:
+def test_order_counts_in_commands_and_not_in_sets() -> None:
     assert digest() == digest(gpus={"types": ["A100", "H100"], "count": 1})
     assert digest(regions=["a", "b"]) == digest(regions=["b", "a", "a"])
     assert digest() != digest(command=["x", "run"])
     assert digest(command=["run x"]) != digest(command=["run", "x"])
 
 
-def test_the_key_is_no_part_of_anything_else() -> None:
+def test_fields_of_a_digest_cannot_be_confused() -> None:
     """No text of one field can pass for another."""
     keyed = digest(cache={"max_age_seconds": 9, "key": "k"})
     assert keyed not in (None, digest())
@@ -48,13 +48,13 @@ def test_the_key_is_no_part_of_anything_else() -> None:
     )
 
 
-def test_who_does_not_share_has_none() -> None:
+def test_job_without_cache_has_no_digest() -> None:
     """And is kept as before there was such a word: a key from then stands for the same."""
     ask = JobRequest.model_validate({**ASK, "cache": None})
     assert ask.result_digest is None
     assert "cache" not in ask.stored_form
 
 
-def test_the_jobs_of_an_array_do_not_share() -> None:
+def test_jobs_of_an_array_have_no_digest() -> None:
     with pytest.raises(ValueError, match="one by one"):
         digest(array={"count": 3})
