@@ -240,6 +240,22 @@ def test_only_operators_create_keys_of_nodes(tenant: Tenant, operator: Caller) -
         refused(operator.post("/keys", {**ask, **wrong}), 422, "invalid_request")
 
 
+@pytest.mark.slow
+def test_a_silent_node_of_an_idle_pool_is_dead(operator: Caller, pool: str, worker: Worker) -> None:
+    """A monitor that reads the nodes or the pools learns of it although nothing is queued (S10)."""
+    worker.report()
+
+    def node() -> Any:
+        [node] = operator.get(f"/pools/{pool}/nodes").json()["nodes"]
+        return node
+
+    assert "ready" == node()["state"]
+    eventually(lambda: "dead" == node()["state"], "the node is dead")
+    assert node()["last_report_ms_ago"] >= 20_000
+    [listed] = [each for each in operator.get("/pools").json()["pools"] if each["id"] == pool]
+    assert (0, []) == (listed["nodes"], listed["types"])
+
+
 def test_a_drained_node_gets_no_more_jobs(
     operator: Caller, payer: Tenant, worker: Worker, pool: str
 ) -> None:

@@ -8,10 +8,13 @@ from itertools import count
 
 import pytest
 
-from bursar.core.instant import MINUTE, NEVER, Instant
+from bursar.core.dispatch.state import Pool
+from bursar.core.instant import MINUTE, NEVER, SECOND, Instant
+from bursar.core.leases import LEASE_TTL
 from bursar.core.messages import Withdraw
 from bursar.core.pricing import PriceBook
 from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.model.nodes import NodeState
 from bursar.service.database import Database
 from bursar.service.ledger.batcher import Limits
 from bursar.service.ledger.clock import GuardedClock
@@ -25,10 +28,11 @@ from bursar.service.pools.pooled_lane import Connections
 from bursar.store.pools.loader import create_pool, lock_pool, locked
 from bursar.store.pools.rows import PoolRow
 from bursar.store.sql.connection import Connection, money_time
+from bursar.wire.pools import NodeResponse, PoolResponse
 from tests.service.test_pools import POLICY, Clock, Ears, Node1, begin, letter, runs
 from tests.support.database_proxy import proxy
 from tests.support.databases import connected, migrated
-from tests.support.dispatch_pool import asking
+from tests.support.dispatch_pool import N1, asking
 from tests.support.patience import eventually
 
 NUMBERS = count(1)
@@ -187,6 +191,34 @@ def test_a_pool_rests_when_nothing_waits_or_runs(connection: Connection, resting
     row = row_of(connection, resting.pool)
     assert (2, "two", 0) == (row.epoch, row.leader, row.leader_due_at)
     assert {"next"} == runs(connection, resting.pool)
+
+
+def test_a_silent_node_of_a_pool_at_rest_is_dead(connection: Connection) -> None:
+    """Its state follows from the time of its last report; no transaction is needed (S10, S11)."""
+    [name] = made(connection, 1)
+    clock, running_for = Clock(), [1_000 * SECOND]
+    keeper = at_once(connection, PoolReplica(name, Ears(), clock, lambda: running_for[0]))
+    begin(keeper, Node1())
+
+    def read_states() -> tuple[NodeState, int | None, int]:
+        def look(pool: Pool, now: Instant) -> tuple[NodeState, int | None, int]:
+            node = NodeResponse.from_core(pool, pool.machines[N1], now)
+            return (
+                node.state,
+                node.last_report_ms_ago,
+                PoolResponse.from_core(name, pool, now).nodes,
+            )
+
+        return keeper.look_now(look)
+
+    assert (NodeState.READY, 0, 1) == read_states()
+    running_for[0] += LEASE_TTL - SECOND
+    assert (NodeState.READY, 19_000, 1) == read_states()
+    running_for[0] += SECOND
+    assert (NodeState.DEAD, 20_000, 0) == read_states()
+    clock.now += LEASE_TTL
+    keeper.change(lambda work: None)
+    assert (NodeState.DEAD, 20_000, 0) == read_states(), "a transaction reads the same time"
 
 
 def test_who_needs_a_leader_has_one(connection: Connection, resting: Resting) -> None:

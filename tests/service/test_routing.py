@@ -45,9 +45,10 @@ class Scheduler:
         self.waits = False
         self.rests = False
         self.pool = Pool()  # as its keeper has it
+        self.idle_for = 0  # since the last transaction of the pool
 
-    def look(self, at: Callable[[Pool], Any]) -> Any:
-        return at(self.pool)
+    def look_now(self, at: Callable[[Pool, Instant], Any]) -> Any:
+        return at(self.pool, self.pool.now + self.idle_for)
 
     def ask(self, question: Question) -> "Future[tuple[Prospect, float]]":
         answer: Future[tuple[Prospect, float]] = Future()
@@ -179,6 +180,12 @@ def test_a_pool_that_rests_is_not_woken(clock: Ticks) -> None:
     assert 1 == len(one.asked)
     [found] = router.prospects()
     assert (4, 2_000) == (found.load.gpus, found.stocks["H100"].free), "one node is silent"
+
+    one.idle_for = 20 * SECOND
+    clock.now += routing.FRESH_S
+    router.look()
+    [found] = router.prospects()
+    assert {} == found.stocks, "no node has reported since"
 
     one.pool = Pool()
     clock.now += routing.FRESH_S

@@ -8,7 +8,7 @@ from pydantic import Field
 from bursar.core.dispatch.job_lifecycle import LIVE, JobState
 from bursar.core.dispatch.quarantine import is_quarantined, state_of
 from bursar.core.dispatch.state import Pool, PoolNode
-from bursar.core.instant import MILLISECOND
+from bursar.core.instant import MILLISECOND, Instant
 from bursar.core.scheduling.model.nodes import MILLI, NodeState
 from bursar.wire.fields import WireModel
 
@@ -42,9 +42,9 @@ class PoolResponse(WireModel):
     out_of_credits: int
 
     @classmethod
-    def from_core(cls, id: str, pool: Pool) -> Self:
-        """Build the response from the core's pool."""
-        nodes = [(node, state_of(node, pool.now)) for node in pool.machines.values()]
+    def from_core(cls, id: str, pool: Pool, now: Instant) -> Self:
+        """Build the response from the core's pool, with the states of its nodes at a time."""
+        nodes = [(node, state_of(node, now)) for node in pool.machines.values()]
         usable = [machine for machine, state in nodes if state in _USED]
         gpus: Counter[str] = Counter()
         free: Counter[str] = Counter()
@@ -105,21 +105,21 @@ class NodeResponse(WireModel):
     labels: list[str]
 
     @classmethod
-    def from_core(cls, pool: Pool, machine: PoolNode) -> Self:
-        """Build the response from the core's node."""
+    def from_core(cls, pool: Pool, machine: PoolNode, now: Instant) -> Self:
+        """Build the response from the core's node, with its state at a time."""
         node, heard_at = machine.node, machine.reported_at
-        left = machine.trouble.until - pool.now if is_quarantined(machine, pool.now) else 0
+        left = machine.trouble.until - now if is_quarantined(machine, now) else 0
         return cls(
             id=node.id,
             gpu_type=node.gpu_type,
             gpus=node.gpus,
             free_milli_gpus=_free(pool, machine),
             leases=len(pool.on_node.get(node.id, ())),
-            state=state_of(machine, pool.now),
+            state=state_of(machine, now),
             operator_state=node.state,
             quarantine_ms_left=left // MILLISECOND,
             wrong_clock=machine.wrong_clock,
-            last_report_ms_ago=None if heard_at is None else (pool.now - heard_at) // MILLISECOND,
+            last_report_ms_ago=None if heard_at is None else (now - heard_at) // MILLISECOND,
             region=node.region,
             rack=node.rack,
             labels=list(node.labels),

@@ -16,6 +16,7 @@ from bursar.core.dispatch.pool import set_node_state
 from bursar.core.dispatch.reports import LeaseOrders, NodeReport, has_news
 from bursar.core.dispatch.state import Pool
 from bursar.core.ids import NodeId
+from bursar.core.instant import Instant
 from bursar.core.scheduling.model.nodes import NodeState
 from bursar.service.keys import Scope
 from bursar.service.pools.logs import Part, keep_log
@@ -92,7 +93,7 @@ async def create_pool(call: Call, body: PoolRequest) -> Response:
 
 
 def _render_pool(keeper: PoolHandle) -> PoolResponse:
-    return keeper.look(lambda pool: PoolResponse.from_core(keeper.id, pool))
+    return keeper.look_now(lambda pool, now: PoolResponse.from_core(keeper.id, pool, now))
 
 
 @operations.get(
@@ -125,10 +126,11 @@ async def list_nodes(call: Call, pool: Name) -> Response:
     """Return the nodes of a pool and what is in use on them."""
     keeper = await find_pool(call.service, pool)
 
-    def look(seen: Pool) -> list[NodeResponse]:
-        return [NodeResponse.from_core(seen, seen.machines[name]) for name in sorted(seen.machines)]
+    def look(seen: Pool, now: Instant) -> list[NodeResponse]:
+        machines = (seen.machines[name] for name in sorted(seen.machines))
+        return [NodeResponse.from_core(seen, machine, now) for machine in machines]
 
-    return json_response(NodesResponse(nodes=keeper.look(look)))
+    return json_response(NodesResponse(nodes=keeper.look_now(look)))
 
 
 @operations.put(
@@ -178,8 +180,10 @@ async def set_state(call: Call, pool: Name, node: Name, body: NodeStateRequest) 
 
 
 def _node_response(keeper: PoolHandle, node: str) -> Response:
-    document = keeper.look(lambda seen: NodeResponse.from_core(seen, seen.machines[NodeId(node)]))
-    return json_response(document)
+    def look(seen: Pool, now: Instant) -> NodeResponse:
+        return NodeResponse.from_core(seen, seen.machines[NodeId(node)], now)
+
+    return json_response(keeper.look_now(look))
 
 
 @operations.post(

@@ -124,7 +124,7 @@ class _Outlook:
             now = self._ticks()
             if self._pending is None and now >= self._again_at:
                 self._pending = Future()
-                seen = keeper.look(self._look_at_rest) if explaining.rests else None
+                seen = keeper.look_now(self._look_at_rest) if explaining.rests else None
                 answer = explaining.ask(self._look) if seen is None else _there(seen)
                 answer.add_done_callback(partial(self._take_answer, self._pending))
             old = self._known is None or now > self._at + OLD_S
@@ -134,13 +134,13 @@ class _Outlook:
         began_s = self._ticks()
         return measure_prospect(self._pool, cluster, now), self._ticks() - began_s
 
-    def _look_at_rest(self, pool: Pool) -> tuple[Prospect, float] | None:
+    def _look_at_rest(self, pool: Pool, now: Instant) -> tuple[Prospect, float] | None:
         """What a pool has that rests: its nodes are all there is to it, and memory has them."""
         if not pool.machines or pool.jobs.keys() - pool.finished.keys():
             return None
-        follower = ClusterMirror(PoolPolicy(), pool.now)
-        follower.follow(pool, (), pool.now)
-        return self._look(follower.cluster, pool.now)
+        follower = ClusterMirror(PoolPolicy(), now)
+        follower.follow(pool, (), now)
+        return self._look(follower.cluster, now)
 
     def _take_answer(
         self, pending: "Future[None]", answer: "Future[tuple[Prospect, float]]"

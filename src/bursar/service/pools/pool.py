@@ -45,6 +45,7 @@ from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.failpoints import failpoint
 from bursar.service.gc_pause import gc_paused
 from bursar.service.ledger.batcher import Lane, Limits, ResultSink
+from bursar.service.ledger.clock import running_time
 from bursar.service.pools.pooled_lane import Connections, SharingLane
 from bursar.store.jobs.outbox import Letter, by_job
 from bursar.store.pools import loader, writer
@@ -207,6 +208,10 @@ class PoolHandle:
         """Look at the pool as this process knows it; what is found must not be kept."""
         return self._kept.look(at)
 
+    def look_now(self, at: Callable[[Pool, Instant], T]) -> T:
+        """Look at the pool and the present time; an idle pool's own time stands still."""
+        return self._kept.look_now(at)
+
 
 def _corrected(letters: Iterable[Letter]) -> Iterator[Attempt]:
     """The attempts whose ends are corrected: they are over, and have to be looked up."""
@@ -250,11 +255,17 @@ class PoolReplica:
     """What a process knows of a pool, and how it runs a transaction of many."""
 
     def __init__(
-        self, pool: PoolId, heard: PoolListener, clock: Callable[[Connection], Instant] = money_time
+        self,
+        pool: PoolId,
+        heard: PoolListener,
+        clock: Callable[[Connection], Instant] = money_time,
+        running: Callable[[], Instant] = running_time,
     ) -> None:
         self.id = pool
         self._heard = heard
         self._clock = clock
+        self._running = running
+        self._clock_offset = 0  # the clock's time less the running time, at the last transaction
         self._memory = Memory()
         self._lock = threading.Lock()  # of the memory: the leader looks at it, too
         self._follower: ClusterMirror | None = None  # of this memory
@@ -273,6 +284,7 @@ class PoolReplica:
             with connection.pipeline():
                 sent = loader.lock_pool(connection, self.id)
                 now = self._clock(connection)  # the first answer that is awaited
+                self._clock_offset = now - self._running()
                 row = loader.locked(sent, self.id)
             self._be_current(connection, row)
             self._bring(connection, asks)
@@ -405,6 +417,12 @@ class PoolReplica:
         """Look at the pool."""
         with self._lock:
             return at(self._memory.pool)
+
+    def look_now(self, at: Callable[[Pool, Instant], T]) -> T:
+        """Look at the pool and the present time, estimated from that of the last transaction."""
+        with self._lock:
+            pool = self._memory.pool
+            return at(pool, max(pool.now, self._running() + self._clock_offset))
 
 
 @contextmanager
