@@ -37,7 +37,7 @@ from bursar.core.alerts import ALERT
 from bursar.service.database import Database
 from bursar.service.keys import DEPLOYMENT, format_key, parse_key
 from bursar.service.queries.read_pool import ReadPool
-from bursar.service.rate_limits import Rate
+from bursar.service.rate_limits import AllowedRate
 from bursar.service.secrets import FILE, VARIABLE, secret_of
 from bursar.store import database
 from bursar.store.ledger.loader import lock_orgs
@@ -110,7 +110,7 @@ class Door:
 @pytest.fixture
 def door(deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
     """Such a service; an address has few guesses, and what is known is believed for long."""
-    monkeypatch.setattr(rate_limits, "GUESS_RATE", Rate(per_s=1, burst=BURST))
+    monkeypatch.setattr(rate_limits, "GUESS_RATE", AllowedRate(per_s=1, burst=BURST))
     monkeypatch.setattr(keyring, "STALE_S", 600.0)
     shutil.copy(deployment.state / FILE, tmp_path)
     base = Database(deployment.first.database_url, None)
@@ -156,7 +156,7 @@ def test_guessed_keys_use_up_only_the_rate_of_their_address(door: Door) -> None:
 @pytest.fixture
 def tired(door: Door, monkeypatch: pytest.MonkeyPatch) -> Door:
     """Such a service, at which no address has a guess left."""
-    monkeypatch.setattr(rate_limits, "GUESS_RATE", Rate(per_s=1, burst=0))
+    monkeypatch.setattr(rate_limits, "GUESS_RATE", AllowedRate(per_s=1, burst=0))
     door.service.limits = RateLimits(door.counted)
     return door
 

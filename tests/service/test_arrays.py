@@ -19,7 +19,7 @@ from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.nodes import Node
 from bursar.core.value import replace
 from bursar.service.jobs import Submission
-from bursar.service.jobs.queries import JobReads, JobView
+from bursar.service.jobs.queries import JobQueries, JobView
 from bursar.service.jobs.quotas import Quota
 from bursar.service.jobs.submission import submission_request
 from bursar.service.ledger.audit import Contradiction, verify
@@ -69,12 +69,12 @@ class Field(Stage):
 
     def elements(self, job: str = "a") -> list[JobView]:
         """The elements that have begun."""
-        found = JobReads(self.connection).elements(self.org, job, None, -1, 100)
+        found = JobQueries(self.connection).elements(self.org, job, None, -1, 100)
         return list(found.value.items)
 
     def standing(self, job: str = "a") -> ArrayStates:
         """How many of the elements are in which state."""
-        return JobReads(self.connection).array_states(self.org, [JobId(job)]).value[JobId(job)]
+        return JobQueries(self.connection).array_states(self.org, [JobId(job)]).value[JobId(job)]
 
     def live(self, job: str = "a") -> list[str]:
         """The elements that are in the pool."""

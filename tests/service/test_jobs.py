@@ -28,7 +28,7 @@ from bursar.core.scheduling.model.jobs import Shape
 from bursar.service.jobs import Answers, Jobs, Submission
 from bursar.service.jobs.cancellation import cancellation_request
 from bursar.service.jobs.pool_messages import MessageHandler, message_of
-from bursar.service.jobs.queries import JobReads, JobView, Step
+from bursar.service.jobs.queries import JobQueries, JobView, Step
 from bursar.service.jobs.quotas import Quota, quotas_of
 from bursar.service.jobs.submission import Option, extension_request, submission_request
 from bursar.service.ledger.batch import Answer, Ask, Batch
@@ -102,12 +102,12 @@ class Stage:
         )
 
     def shown(self, job: str = "job") -> JobView:
-        found = JobReads(self.connection).job(self.org, job).value
+        found = JobQueries(self.connection).job(self.org, job).value
         assert found is not None
         return found
 
     def steps(self, job: str = "job") -> list[Step]:
-        return list(JobReads(self.connection).steps(self.org, job, 0, 100).value.items)
+        return list(JobQueries(self.connection).steps(self.org, job, 0, 100).value.items)
 
     def contradictions(self) -> list[str]:
         """What `verify` says of the org's jobs' histories; others' tests use the database too."""
@@ -345,7 +345,7 @@ def refused(stage: Stage, job: str, quotas: tuple[Quota, ...]) -> dict[str, Any]
     assert isinstance(answer, Answer)
     assert isinstance(answer.outcome, Refusal)
     assert Code.QUOTA_EXCEEDED is answer.outcome.code
-    assert JobReads(stage.connection).job(stage.org, job).value is None
+    assert JobQueries(stage.connection).job(stage.org, job).value is None
     return {name: answer.outcome.figures[name] for name in ("limit_name", "found_count")}
 
 

@@ -16,10 +16,10 @@ from bursar.core.money import PPM
 from bursar.core.value import replace
 from bursar.service.jobs import Answers
 from bursar.service.jobs.cache_followers import PAGE_SIZE, Followers, FollowerWorker
-from bursar.service.jobs.queries import JobReads
+from bursar.service.jobs.queries import JobQueries
 from bursar.service.jobs.result_cache import Sharing, quoted_now
 from bursar.service.ledger.batch import Answer, Ask, Batch
-from bursar.service.queries.statements import StatementLine, Statements
+from bursar.service.queries.statements import PostingLine, Statements
 from bursar.service.queries.usage import RequestedPeriod
 from bursar.store.jobs.outbox import from_orgs
 from bursar.store.jobs.result_cache import FIRST, due
@@ -88,7 +88,7 @@ class Sharers(Stage):
         return [(one.state, one.why, one.other) for one in self.steps(job)]
 
     def result(self, job: str) -> str | None:
-        found = JobReads(self.connection).result(self.org, job).value
+        found = JobQueries(self.connection).result(self.org, job).value
         assert found is not None
         return found.text
 
@@ -108,7 +108,7 @@ class Sharers(Stage):
         [(found,)] = self.connection.execute(sql, [self.org]).fetchall()
         return int(found)
 
-    def charges(self) -> list[StatementLine]:
+    def charges(self) -> list[PostingLine]:
         """What was charged, as the account's statement has it."""
         wanted = RequestedPeriod(self.now - DAY, self.now + DAY)
         seen = Statements(self.connection).page(self.org, "org", wanted, None, 1_000)

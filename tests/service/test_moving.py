@@ -12,7 +12,7 @@ from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import SECOND
 from bursar.core.messages import Enqueue, Leave, Left
 from bursar.core.scheduling.model.nodes import Node
-from bursar.service.jobs.queries import JobReads
+from bursar.service.jobs.queries import JobQueries
 from bursar.service.jobs.relocation import ask_to_leave
 from bursar.service.jobs.submission import Option
 from bursar.service.ledger.audit import Contradiction, verify
@@ -123,7 +123,7 @@ class Pair:
 
     def stands(self, job: str = "job") -> tuple[str, str, str]:
         """Where a job is as its org says, how it stands there, and why."""
-        seen = JobReads(self.connection).job(self.org, job).value
+        seen = JobQueries(self.connection).job(self.org, job).value
         assert seen is not None
         return seen.pool.rpartition("-")[2], seen.state, seen.why
 
@@ -181,9 +181,9 @@ def test_a_job_moves_with_its_hold(connection: Connection) -> None:
 
     assert ("there", "succeeded", "finished") == one.stands()
     assert (RUN_MS, 0, True) == one.held()
-    steps = JobReads(connection).steps(one.org, "job", 0, 10).value.items
+    steps = JobQueries(connection).steps(one.org, "job", 0, 10).value.items
     assert ["submitted", "moved", "started", "finished"] == [step.why for step in steps]
-    routes = JobReads(connection).routes(one.org, "job").value
+    routes = JobQueries(connection).routes(one.org, "job").value
     assert [("here", "here it starts first"), ("there", "there it starts at once")] == [
         (route.pool.rpartition("-")[2], route.why) for route in routes
     ]
@@ -226,7 +226,7 @@ def test_a_job_that_has_begun_stays(connection: Connection) -> None:
 
     assert ("here", "succeeded", "finished") == one.stands()
     assert not one.leave("job")
-    [_, route] = JobReads(connection).routes(one.org, "job").value
+    [_, route] = JobQueries(connection).routes(one.org, "job").value
     assert route.arrived_at is None
     assert () == contradictions(connection)
 

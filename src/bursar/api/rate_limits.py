@@ -11,13 +11,13 @@ from bursar.core.instant import SECOND, Instant
 from bursar.service.key_management import rate_of
 from bursar.service.keys import DEPLOYMENT
 from bursar.service.queries.read_pool import ReadPool
-from bursar.service.rate_limits import LocalRate, Minutely, Rate, RateDecision, Rates, take
+from bursar.service.rate_limits import AllowedRate, LocalRate, Minutely, RateDecision, Rates, take
 
 if TYPE_CHECKING:
     from bursar.api.call import Call
 
 ORG_RATE_PER_S: Final = 2_000  # calls per second
-GUESS_RATE: Final = Rate(per_s=10, burst=100)  # calls without a valid key
+GUESS_RATE: Final = AllowedRate(per_s=10, burst=100)  # calls without a valid key
 BURST_S: Final = 2  # of a rate that may come at once
 GUESS_LOOKUPS_MAX: Final = (
     2  # keys that are looked up at once for addresses that have no guess left
@@ -118,11 +118,11 @@ def _network(address: str) -> str:
     return str(ip_network((parsed, 64), strict=False))
 
 
-def _rate(per_s: int) -> Rate:
-    return Rate(per_s=per_s, burst=max(BURST_S * per_s, 1))
+def _rate(per_s: int) -> AllowedRate:
+    return AllowedRate(per_s=per_s, burst=max(BURST_S * per_s, 1))
 
 
-def _headers(rate: Rate, allowed: RateDecision) -> RawHeaders:
+def _headers(rate: AllowedRate, allowed: RateDecision) -> RawHeaders:
     policy = f'"key";q={rate.burst};w={BURST_S}'
     left = f'"key";r={allowed.left};t={allowed.wait_s}'
     return [(b"ratelimit-policy", policy.encode()), (b"ratelimit", left.encode())]

@@ -26,7 +26,7 @@ Taking: TypeAlias = Callable[[str, str, Instant, int, int], Awaitable[tuple[bool
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class AllowedRate:
     """A number of calls per second, and the burst that is allowed after a rest."""
 
     per_s: int
@@ -43,7 +43,7 @@ class Rate:
         return self.cost * self.burst
 
 
-class Minutely(Rate):
+class Minutely(AllowedRate):
     """As many calls a minute as may come at once."""
 
     @property
@@ -61,7 +61,7 @@ class RateDecision:
     wait_s: int  # until the whole allowance is there again; if not allowed, until a call is
 
 
-__all__ = ["LocalRate", "Minutely", "Rate", "RateDecision", "Rates", "take"]
+__all__ = ["AllowedRate", "LocalRate", "Minutely", "RateDecision", "Rates", "take"]
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class _Slice:
 class LocalRate:
     """A rate that this process keeps by itself, such as of those that show no key."""
 
-    def __init__(self, rate: Rate) -> None:
+    def __init__(self, rate: AllowedRate) -> None:
         self._rate = rate
         self._full_at: LruCache[str, float] = LruCache(10_000)
 
@@ -100,7 +100,9 @@ class Rates:
         self._slices: LruCache[tuple[str, str], _Slice] = LruCache(10_000)
         self._free: LruCache[tuple[str, str], float] = LruCache(50_000)
 
-    async def allow(self, org: str, subject: str, rate: Rate, calls: int = 1) -> RateDecision:
+    async def allow(
+        self, org: str, subject: str, rate: AllowedRate, calls: int = 1
+    ) -> RateDecision:
         """Count some calls; whether they are allowed."""
         if self._is_slow((org, subject), rate, calls):
             return RateDecision(True, rate.burst, 0)
@@ -122,7 +124,7 @@ class Rates:
         left = own.left + max(rate.most - ahead, 0) // rate.cost
         return RateDecision(True, left, -(-ahead // SECOND))
 
-    def _is_slow(self, subject: tuple[str, str], rate: Rate, calls: int) -> bool:
+    def _is_slow(self, subject: tuple[str, str], rate: AllowedRate, calls: int) -> bool:
         """Whether a caller uses so little of its rate here that the database need not count it."""
         now = time.monotonic() * SECOND
         full_at = max(self._free.get(subject) or 0, now) + calls * rate.cost * FREE

@@ -11,7 +11,7 @@ from bursar.core.ids import HoldId
 from bursar.core.ledger.commands import CorrectEnd
 from bursar.core.refusal import Code, Refusal
 from bursar.service.jobs.corrections import correction_request
-from bursar.service.jobs.queries import JobReads
+from bursar.service.jobs.queries import JobQueries
 from bursar.service.keys import Scope
 from bursar.wire.fields import Id
 from bursar.wire.jobs import EndCorrectionRequest, EndCorrectionResponse
@@ -56,7 +56,7 @@ async def correct(call: Call, id: Id, body: EndCorrectionRequest) -> Response:
 
 async def _check_finished(service: Service, org: str, id: str, attempt: int) -> None:
     """Refuse what is not over; what is over stays so. Attempts are known from their starts on."""
-    job = (await service.read(lambda reader: JobReads(reader).job(org, id))).value
+    job = (await service.read(lambda reader: JobQueries(reader).job(org, id))).value
     if job is None:
         raise unknown("jobs", id)
     if job.ended_at is None:

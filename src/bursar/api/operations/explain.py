@@ -25,7 +25,7 @@ from bursar.core.scheduling.explain.queue_position import (
 )
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.snapshot import PoolSnapshot
-from bursar.service.jobs.queries import JobReads, JobView, Route
+from bursar.service.jobs.queries import JobQueries, JobView, Route
 from bursar.service.keys import Scope
 from bursar.service.pools.leader import PoolLeader
 from bursar.wire.advice import PoolAdviceResponse
@@ -65,11 +65,11 @@ async def why(call: Call, id: Id) -> Response:
     """Return why a job waits, what it waits for and when it is likely to start."""
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
-    job = (await service.read(lambda reader: JobReads(reader).job(org, id))).value
+    job = (await service.read(lambda reader: JobQueries(reader).job(org, id))).value
     if job is None:
         raise unknown("jobs", id)
     seen_by = None if caller.is_operator else org
-    routes = (await service.read(lambda reader: JobReads(reader).routes(org, id))).value
+    routes = (await service.read(lambda reader: JobQueries(reader).routes(org, id))).value
     explanation = await _explain_job(service, org, job, seen_by, routed=bool(routes))
     explanation = explanation.with_names(await _names(service, seen_by, explanation.accounts))
     explanation = explanation.with_lines(*map(_route_text, routes))
@@ -91,7 +91,7 @@ async def _names(service: Service, org: str | None, accounts: set[AccountRef]) -
     if not visible:
         return {}
     pairs = {(ref.org, ref.account) for ref in visible}
-    names = await service.read(lambda reader: JobReads(reader).names(pairs))
+    names = await service.read(lambda reader: JobQueries(reader).names(pairs))
     return with_org_names(names, visible)
 
 

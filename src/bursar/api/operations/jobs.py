@@ -39,7 +39,7 @@ from bursar.service.jobs.queries import (
     ArrayStates,
     Glance,
     JobFilter,
-    JobReads,
+    JobQueries,
     JobView,
     Route,
     Step,
@@ -289,7 +289,7 @@ async def get_job(call: Call, id: Id) -> Response:
     """Return a job: its state, what it has spent and what it holds."""
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
-    seen = await service.read(lambda reader: JobReads(reader).job(org, id))
+    seen = await service.read(lambda reader: JobQueries(reader).job(org, id))
     if seen.value is None:
         raise unknown("jobs", id)
     stands = await _standings(service, org, [seen.value])
@@ -301,7 +301,7 @@ async def _standings(service: Service, org: str, jobs: Sequence[JobView]) -> Sta
     arrays = [job.job for job in jobs if job.elements is not None]
     if not arrays:
         return {}
-    seen = await service.read(lambda reader: JobReads(reader).array_states(org, arrays))
+    seen = await service.read(lambda reader: JobQueries(reader).array_states(org, arrays))
     return seen.value
 
 
@@ -323,10 +323,10 @@ async def list_elements(
     """Return the elements of an array that have begun, each as a job."""
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
-    if await service.read(lambda reader: JobReads(reader).glance(org, id)) is None:
+    if await service.read(lambda reader: JobQueries(reader).glance(org, id)) is None:
         raise unknown("jobs", id)
     seen = await service.read(
-        lambda reader: JobReads(reader).elements(org, id, state, after, limit)
+        lambda reader: JobQueries(reader).elements(org, id, state, after, limit)
     )
     items = [_render_job(element) for element in seen.value.items]
     return list_response(call, org, seen.number, items, seen.value.next)
@@ -361,7 +361,7 @@ async def list_jobs(
     name, _, value = (label or "").partition("=")
     wanted = JobFilter(state, account_id, user_id, name or None, value or None, unfinished)
     place = _parse_after(after)
-    seen = await service.read(lambda reader: JobReads(reader).page(org, wanted, place, limit))
+    seen = await service.read(lambda reader: JobQueries(reader).page(org, wanted, place, limit))
     stands = await _standings(service, org, seen.value.items)
     items = [_render_job(job, stands) for job in seen.value.items]
     return list_response(call, org, seen.number, items, seen.value.next)
@@ -445,7 +445,7 @@ async def list_top_jobs(
     """Return the unfinished jobs that have spent, hold or cost the most."""
     service, caller = call.service, call.caller
     org = await service.whole_org(caller, org_id)
-    seen = await service.read(lambda reader: JobReads(reader).top(org, by, limit))
+    seen = await service.read(lambda reader: JobQueries(reader).top(org, by, limit))
     items = [
         wire.CostlyJob.model_construct(
             id=job.job,
@@ -473,7 +473,7 @@ async def get_result(call: Call, id: Id) -> Response:
     """Return the exit code and the manifest of a finished job."""
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
-    seen = await service.read(lambda reader: JobReads(reader).result(org, id))
+    seen = await service.read(lambda reader: JobQueries(reader).result(org, id))
     row = seen.value
     if row is None:
         raise unknown("jobs", id)
@@ -504,9 +504,9 @@ async def list_routes(call: Call, id: Id) -> Response:
     """
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
-    if await service.read(lambda reader: JobReads(reader).glance(org, id)) is None:
+    if await service.read(lambda reader: JobQueries(reader).glance(org, id)) is None:
         raise unknown("jobs", id)
-    seen = await service.read(lambda reader: JobReads(reader).routes(org, id))
+    seen = await service.read(lambda reader: JobQueries(reader).routes(org, id))
     return list_response(call, org, seen.number, [_render_route(route) for route in seen.value])
 
 
@@ -540,12 +540,12 @@ async def list_steps(
     """
     service, caller = call.service, call.caller
     org = await service.org_of(caller, "jobs", id)
-    now = await service.read(lambda reader: JobReads(reader).glance(org, id))
+    now = await service.read(lambda reader: JobQueries(reader).glance(org, id))
     if now is None:
         raise unknown("jobs", id)
     if MEDIA_TYPE in call.header("accept", ""):
         return _stream(service, org, id, now, _last_seen(call, after))
-    seen = await service.read(lambda reader: JobReads(reader).steps(org, id, after, limit))
+    seen = await service.read(lambda reader: JobQueries(reader).steps(org, id, after, limit))
     items = [_render_step(step) for step in seen.value.items]
     return list_response(call, org, seen.number, items, seen.value.next)
 
@@ -573,12 +573,12 @@ async def _events(service: Service, org: str, id: str, last: int) -> AsyncIterat
         last_amounts: tuple[int, int] | None = None
         yield "retry: 1000\n\n"
         async for sign in service.streams.ticks():
-            now = await service.read(lambda reader: JobReads(reader).glance(org, id))
+            now = await service.read(lambda reader: JobQueries(reader).glance(org, id))
             assert now is not None
             while last < now.steps:
                 after = last
                 page = await service.read(
-                    lambda reader: JobReads(reader).steps(org, id, after, STEPS_PER_READ)  # noqa: B023
+                    lambda reader: JobQueries(reader).steps(org, id, after, STEPS_PER_READ)  # noqa: B023
                 )
                 for step in page.value.items:
                     last = step.n

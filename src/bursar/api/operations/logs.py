@@ -13,7 +13,7 @@ from bursar.api.context import Service, unknown
 from bursar.api.errors import CallFailed
 from bursar.api.operation import OperationTable
 from bursar.api.pages import json_response
-from bursar.service.jobs.queries import JobReads, JobView
+from bursar.service.jobs.queries import JobQueries, JobView
 from bursar.service.keys import Scope
 from bursar.service.pools.logs import Chunk, LogPosition, logs_of
 from bursar.service.pools.node_cleanup import progress_of
@@ -50,7 +50,7 @@ async def read_logs(
     place = _parse_after(after)
     ends = time.monotonic() + wait_ms / 1_000
     while True:
-        job = (await service.read(lambda reader: JobReads(reader).job(org, id))).value
+        job = (await service.read(lambda reader: JobQueries(reader).job(org, id))).value
         if job is None:
             raise unknown("jobs", id)
         parts = await _read_parts(service, org, job, node, place, limit)

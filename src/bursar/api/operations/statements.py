@@ -15,7 +15,7 @@ from bursar.api.operation import NameInUrl, OperationTable
 from bursar.api.pages import Limit, OrgId, read_response
 from bursar.core.instant import Instant
 from bursar.service.keys import Scope
-from bursar.service.queries.statements import AccountStatement, Parts, StatementLine, Statements
+from bursar.service.queries.statements import AccountStatement, Parts, PostingLine, Statements
 from bursar.service.queries.usage import (
     BadRange,
     CostRow,
@@ -184,7 +184,7 @@ def _compartments(parts: Parts) -> dict[str, int]:
     return {f"{part.value}_micros": amount for part, amount in parts.items()}
 
 
-def _render_line(line: StatementLine) -> dict[str, Any]:
+def _render_line(line: PostingLine) -> dict[str, Any]:
     return {
         "at": instant_text(line.at),
         "effective_at": instant_text(line.effective_at),

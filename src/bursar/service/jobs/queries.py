@@ -36,7 +36,7 @@ __all__ = [
     "ArrayStates",
     "Glance",
     "JobFilter",
-    "JobReads",
+    "JobQueries",
     "JobView",
     "Result",
     "Route",
@@ -48,7 +48,7 @@ T = TypeVar("T")
 FROM_THE_NEWEST = (NEVER, "")
 
 
-class JobReads:
+class JobQueries:
     """Questions about jobs."""
 
     def __init__(self, connection: Connection) -> None:

@@ -17,7 +17,7 @@ from bursar.service.ledger.prices import prices_now
 from bursar.service.queries.balances import AsOf
 from bursar.store.ledger import pages
 from bursar.store.ledger.loader import WantedRows, load, read_org
-from bursar.store.ledger.pages import RecordedEvent
+from bursar.store.ledger.pages import EventRow
 from bursar.store.sql.connection import SNAPSHOT, Connection, money_time
 
 T = TypeVar("T")
@@ -94,7 +94,7 @@ class Entities:
             last = str(rows[most - 1][0]) if len(rows) > most else None
             return AsOf(value=ResultPage(things, last), number=number, at=now)
 
-    def events(self, org: OrgId, after: int, most: int) -> AsOf[ResultPage[RecordedEvent]]:
+    def events(self, org: OrgId, after: int, most: int) -> AsOf[ResultPage[EventRow]]:
         """What happened, in the order of its numbers."""
         with self._connection.transaction():
             _, number, now = self._enter(org)

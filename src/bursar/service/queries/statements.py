@@ -39,7 +39,7 @@ MOST: Final = 1_000  # lines on a page
 _ENDS: Final = (ChargeBooked, ChargeReversed, HoldClosed)  # written when a job had its result
 
 
-class StatementLine(NamedTuple):
+class PostingLine(NamedTuple):
     """One posting, and whose it is."""
 
     at: Instant  # recorded
@@ -65,7 +65,7 @@ class AccountStatement:
 
     period: Period
     opening: Parts
-    lines: tuple[StatementLine, ...]
+    lines: tuple[PostingLine, ...]
     closing: Parts
     next: Place | None  # behind which the next page begins; None if there is none
 
@@ -116,7 +116,7 @@ class Statements:
             _move(parts, source, target, amount)
         return parts
 
-    def _lines(self, org: OrgId, rows: Sequence[PostingRow]) -> tuple[StatementLine, ...]:
+    def _lines(self, org: OrgId, rows: Sequence[PostingRow]) -> tuple[PostingLine, ...]:
         events = store.events(self._connection, org, {row.number for row in rows})
         happened = [recorded.event for recorded in events.values()]
         facts = facts_of(self._connection, org, happened)
@@ -125,7 +125,7 @@ class Statements:
         return tuple(_line(row, events[row.number], facts, results) for row in rows)
 
 
-def moved(opening: Parts, lines: Sequence[StatementLine]) -> Parts:
+def moved(opening: Parts, lines: Sequence[PostingLine]) -> Parts:
     """What there is after lines."""
     parts = dict(opening)
     for line in lines:
@@ -141,11 +141,11 @@ def _move(parts: dict[Compartment, Micros], source: str | None, target: str, by:
 
 def _line(
     row: PostingRow, recorded: ActedEvent, facts: Facts, results: Mapping[str, str]
-) -> StatementLine:
+) -> PostingLine:
     event = recorded.event
     hold_id = _hold_in(event, facts)
     hold = None if hold_id is None else facts.holds[hold_id]
-    return StatementLine(
+    return PostingLine(
         at=event.at,
         effective_at=row.effective_at,
         number=row.number,

@@ -42,7 +42,7 @@ from bursar.service.webhooks.signatures import (
     signing_versions,
 )
 from bursar.service.workers.worker import REST_MAX_S, DatabaseWorker, Task, Turn, WorkerLease
-from bursar.store.ledger.pages import RecordedEvent
+from bursar.store.ledger.pages import EventRow
 from bursar.store.ledger.settings import settings_of
 from bursar.store.sql.codec import event_of
 from bursar.store.sql.connection import Connection
@@ -66,7 +66,7 @@ RUNS_MAX: Final = 512  # webhooks that are being told something
 ORG_RUNS_MAX: Final = 32  # of these, of one org
 GATHER_S: Final = 0.02  # outcomes that arrive within this time are noted together
 
-RenderEvent = Callable[[OrgId, RecordedEvent], bytes]  # what a webhook is sent of an event
+RenderEvent = Callable[[OrgId, EventRow], bytes]  # what a webhook is sent of an event
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +374,7 @@ class Deliverer:
             for org, id in there
         }
 
-    def _message(self, org: OrgId, webhook: Webhook, event: RecordedEvent) -> Message | None:
+    def _message(self, org: OrgId, webhook: Webhook, event: EventRow) -> Message | None:
         """What a webhook is told of an event; None if it is none of its business."""
         type = event_type(event)
         if type is None or not webhook.wants(type):
@@ -383,7 +383,7 @@ class Deliverer:
             return None
         return Message(event.number, event.at, type, self.render(org, event))
 
-    def _concerns(self, org: OrgId, account: str, event: RecordedEvent) -> bool:
+    def _concerns(self, org: OrgId, account: str, event: EventRow) -> bool:
         """Whether an event is about an account or one below it."""
         table, id = subject_of(event_of(event.kind, event.body))
         if not id:

@@ -24,7 +24,7 @@ from bursar.service.queries.balances import AsOf
 from bursar.service.queries.entities import ResultPage
 from bursar.service.queries.settings import enter_snapshot
 from bursar.service.secrets import Secret
-from bursar.store.ledger.pages import RecordedEvent
+from bursar.store.ledger.pages import EventRow
 from bursar.store.sql.codec import EVENTS, event_of
 from bursar.store.sql.connection import Connection
 from bursar.store.webhooks.deliveries import Delivery as Delivery  # for those without the store
@@ -96,7 +96,7 @@ def _kind_of(type: str) -> str:
     return STEP if type.startswith(JOB_PREFIX) else type
 
 
-def event_type(event: RecordedEvent) -> str | None:
+def event_type(event: EventRow) -> str | None:
     """The public type of an event; None if it is never delivered."""
     if event.kind == STEP:
         return f"{JOB_PREFIX}{json.loads(event.body)['why']}"

@@ -12,7 +12,7 @@ from bursar.core.ids import OrgId
 from bursar.store.sql.connection import Connection
 
 
-class RecordedEvent(NamedTuple):
+class EventRow(NamedTuple):
     """An event as it stands in its stream."""
 
     number: int
@@ -109,7 +109,7 @@ def charges_of(
     return [(number, id) for number, id in connection.execute(CHARGES, parameters)]
 
 
-def events(connection: Connection, org: OrgId, after: int, most: int) -> list[RecordedEvent]:
+def events(connection: Connection, org: OrgId, after: int, most: int) -> list[EventRow]:
     """What happened to an org after an event's number."""
     parameters: dict[str, Any] = {"org": org, "after": after, "most": most}
-    return [RecordedEvent(*row) for row in connection.execute(EVENTS, parameters)]
+    return [EventRow(*row) for row in connection.execute(EVENTS, parameters)]

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from bursar.core.ids import OrgId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.ledger.values import Setting
-from bursar.store.ledger.pages import RecordedEvent
+from bursar.store.ledger.pages import EventRow
 from bursar.store.sql.arrays import column_arrays
 from bursar.store.sql.connection import Connection, restrict_to_orgs
 from bursar.store.sql.fragments import lookup, match_keys
@@ -89,7 +89,7 @@ NEXT: Final = """
 
 def next_events(
     connection: Connection, cursors: Sequence[tuple[WebhookCursor, Sequence[str]]], most: int
-) -> dict[WebhookKey, list[RecordedEvent]]:
+) -> dict[WebhookKey, list[EventRow]]:
     """The first events for each webhook, of the kinds that it names; of all if it names none."""
     rows = [
         (
@@ -101,11 +101,11 @@ def next_events(
         )
         for cursor, kinds in cursors
     ]
-    events: dict[WebhookKey, list[RecordedEvent]] = {cursor.key: [] for cursor, _ in cursors}
+    events: dict[WebhookKey, list[EventRow]] = {cursor.key: [] for cursor, _ in cursors}
     with connection.transaction():
         restrict_to_orgs(connection, [row[0] for row in rows])
         for org, webhook, *event in connection.execute(NEXT, [*column_arrays(rows, 5), most]):
-            events[org, webhook].append(RecordedEvent(*event))
+            events[org, webhook].append(EventRow(*event))
     return events
 
 
@@ -310,12 +310,12 @@ EVENT: Final = f"""
 
 def events_at(
     connection: Connection, numbers: Sequence[tuple[OrgId, int]]
-) -> dict[tuple[OrgId, int], RecordedEvent]:
+) -> dict[tuple[OrgId, int], EventRow]:
     """Events by their numbers."""
     with connection.transaction():
         restrict_to_orgs(connection, [org for org, _ in numbers])
         rows = connection.execute(EVENT, column_arrays(numbers, 2)).fetchall()
-    return {(org, event[0]): RecordedEvent(*event) for org, *event in rows}
+    return {(org, event[0]): EventRow(*event) for org, *event in rows}
 
 
 # Looking at them
