@@ -22,6 +22,7 @@ class Shelf:
         self.progress: dict[int, int | None] = {}
         self.asks: list[LogRequest] = []
         self.wrong: Exception | None = None
+        self.size_max = 1 << 40
 
     def take(self, ask: LogRequest) -> int:
         self.asks.append(ask)
@@ -31,6 +32,7 @@ class Shelf:
             self.texts[ask.fence] = self.texts.get(ask.fence, "") + ask.text
             self.sizes[ask.fence] += ask.size
             self.progress[ask.fence] = ask.progress_ppm
+        self.sizes[ask.fence] = min(self.sizes[ask.fence], self.size_max)
         return self.sizes[ask.fence]
 
 
@@ -76,6 +78,63 @@ def test_incomplete_character_is_sent_after_the_end(tmp_path: Path, shelf: Shelf
     logs.step()
 
     assert "\ufffd" == shelf.texts[3]
+
+
+def test_last_part_of_a_log_is_marked(tmp_path: Path, shelf: Shelf) -> None:
+    """Once, when the process has ended and all of its output is sent, even if it printed none."""
+    logs = logs_in(tmp_path, shelf)
+    folders = [
+        wrote(tmp_path, "attempts", 1, b"text"),
+        wrote(tmp_path, "attempts", 2, b""),
+        wrote(tmp_path, "attempts", 3, b"x" * (LOG_MAX - 1) + "é".encode()),
+    ]
+    logs.step()
+    assert not any(ask.last for ask in shelf.asks)
+    for folder in folders:
+        (folder / "exit.json").write_text("{}")
+    wrote(tmp_path, "attempts", 1, b"Traceback: boom")
+    wrote(tmp_path, "attempts", 3, b"y" * (LOG_MAX - 1) + "é".encode() + b"z")
+    logs.step()
+    logs.step()
+
+    assert [(1, "Traceback: boom"), (2, ""), (3, "éz")] == [
+        (ask.fence, ask.text) for ask in shelf.asks if ask.last
+    ]
+
+
+def test_restarted_agent_marks_the_last_part(tmp_path: Path, shelf: Shelf) -> None:
+    """The first agent died after it had sent the text and before it saw the end."""
+    folder = wrote(tmp_path, "attempts", 1, b"text")
+    logs_in(tmp_path, shelf).step()
+    (folder / "exit.json").write_text("{}")
+    logs_in(tmp_path, shelf).step()
+
+    assert [False, True] == [ask.last for ask in shelf.asks]
+    assert "text" == shelf.texts[1]
+
+
+def test_last_part_is_marked_when_the_pool_stores_no_more(tmp_path: Path, shelf: Shelf) -> None:
+    shelf.size_max = 3
+    folder = wrote(tmp_path, "ended", 1, b"long text")
+    logs_in(tmp_path, shelf).step()
+
+    assert (3, True) == (shelf.asks[-1].offset, shelf.asks[-1].last)
+    assert not folder.exists()
+
+
+def test_woken_sender_does_not_wait_for_the_interval(
+    tmp_path: Path, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipping, "INTERVAL_S", 600.0)
+    logs, stopped = logs_in(tmp_path, shelf), threading.Event()
+    wrote(tmp_path, "attempts", 1, b"text")
+    thread = threading.Thread(target=logs.run, args=(stopped,))
+    thread.start()
+    logs.wake()
+    eventually(lambda: shelf.texts.get(1) == "text")
+    stopped.set()
+    logs.wake()
+    thread.join()
 
 
 def test_long_log_is_sent_in_parts(tmp_path: Path, shelf: Shelf) -> None:

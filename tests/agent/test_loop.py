@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from bursar.agent.local.processes import LocalBackend, ProcessSettings
-from bursar.agent.loop import IN_FLIGHT_MAX, RESULTS_BYTES_MAX, AgentLoop, limit_results
+from bursar.agent.loop import (
+    IN_FLIGHT_MAX,
+    RESULTS_BYTES_MAX,
+    AgentLoop,
+    _SentReport,
+    limit_results,
+)
 from bursar.agent.state_dir import StateDir
 from bursar.agent.transport import NoAnswer, Transport
 from bursar.core.dispatch.agent import Process
@@ -19,6 +25,7 @@ from bursar.core.dispatch.state import Exit, JobKey
 from bursar.core.instant import HOUR, MILLISECOND
 from bursar.core.messages import Why
 from bursar.core.scheduling.model.nodes import Piece
+from bursar.core.value import replace
 from tests.support.agent_node import N1, python
 from tests.support.agent_pool import InMemory, RealPool, is_news
 from tests.support.patience import eventually
@@ -84,6 +91,28 @@ def heard(pool: RealPool) -> None:
 
 def until(pool: RealPool, key: JobKey, *states: JobState) -> None:
     eventually(lambda: pool.job(key).state in states, f"{states} of {pool.job(key)}")
+
+
+def test_change_of_a_process_and_the_end_of_an_outage_are_signalled(
+    pool: RealPool, folder: Path
+) -> None:
+    """The last lines of a log are sent at once, not at the end of an interval."""
+    changes: list[str] = []
+    with StateDir(folder, "p1", N1) as disk:
+        processes = LocalBackend(ProcessSettings(folder=disk.folder))
+        loop = AgentLoop(
+            N1, disk, processes, InMemory(pool), on_change=lambda: changes.append("change")
+        )
+        loop._handle_answer(_SentReport(1, may_wait=False), NoAnswer("down"))
+        assert [] == changes
+        loop._handle_answer(_SentReport(2, may_wait=False), None)
+        assert ["change"] == changes
+        table = {1: Process(fence=1, piece=Piece(N1, (0,), 1), started_at=0, until=1, run_ms=5)}
+        loop._send_report(table)
+        loop._send_report(table)
+        assert ["change"] * 2 == changes
+        loop._send_report({1: replace(table[1], exit=Exit.DONE)})
+    assert ["change"] * 3 == changes
 
 
 def test_job_runs_and_its_result_is_reported(pool: RealPool, folder: Path) -> None:

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
@@ -69,6 +70,15 @@ class Worker:
         eventually(lambda: self.report(*readings)["leases"])
         found: list[dict[str, Any]] = self.report(*readings)["leases"]
         return found
+
+    def send_log(self, fence: int, offset: int, text: str, *, last: bool = False) -> int:
+        """Send a part of a log; return the position up to which the pool has it."""
+        size = len(text.encode())
+        body = {"fence": fence, "offset": offset, "size": size, "text": text, "last": last}
+        response = self.caller.post(f"{self.path}/logs", body)
+        assert 200 == response.status_code, response.text
+        end: int = response.json()["offset"]
+        return end
 
 
 @contextmanager
@@ -349,11 +359,7 @@ def test_logs_are_stored_in_order_and_once(payer: Tenant, worker: Worker, pool: 
     [order] = worker.leases()
 
     def send(offset: int, text: str) -> int:
-        body = {"fence": order["fence"], "offset": offset, "size": len(text), "text": text}
-        told = worker.caller.post(f"{worker.path}/logs", body)
-        assert 200 == told.status_code, told.text
-        end: int = told.json()["offset"]
-        return end
+        return worker.send_log(order["fence"], offset, text)
 
     assert [0, 3, 3, 3, 6] == [
         send(3, "two"), send(0, "one"), send(0, "one"), send(9, "nine"), send(3, "two"),
@@ -364,6 +370,65 @@ def test_logs_are_stored_in_order_and_once(payer: Tenant, worker: Worker, pool: 
     assert not rest["complete"]
     assert [] == payer.caller.get(f"/jobs/{job}/logs?after={rest['next']}").json()["data"]
     refused(payer.caller.get(f"/jobs/{job}/logs?after=x"), 422, "invalid_request")
+
+
+def test_log_is_complete_after_its_last_part(payer: Tenant, worker: Worker, pool: str) -> None:
+    """A job's end can arrive before its last line. A reader who follows waits for the line."""
+    job = submit(payer, pool)
+    worker.report()
+    [order] = worker.leases()
+    fence = order["fence"]
+    worker.report({"fence": fence, "run_ms": 0})
+    worker.send_log(fence, 0, "line 3\n")
+    worker.report({"fence": fence, "run_ms": 1, "exit": "failed", "exit_code": 3})
+    eventually(lambda: payer.caller.get(f"/jobs/{job}").json()["state"] == "failed")
+
+    page = payer.caller.get(f"/jobs/{job}/logs").json()
+    assert (True, False) == (page["finished"], page["complete"])
+    with ThreadPoolExecutor(1) as threads:
+        path = f"/jobs/{job}/logs?wait_ms=5000&after={page['next']}"
+        answer = threads.submit(payer.caller.get, path)
+        worker.send_log(fence, 7, "Traceback: boom\n", last=True)
+        page = answer.result().json()
+    assert ["Traceback: boom\n"] == [part["text"] for part in page["data"]]
+    page = payer.caller.get(f"/jobs/{job}/logs?after={page['next']}").json()
+    assert ([], True) == (page["data"], page["complete"])
+
+    worker.send_log(fence, 23, "bursar: the result is ignored\n")
+    page = payer.caller.get(f"/jobs/{job}/logs?after={page['next']}").json()
+    assert ["bursar: the result is ignored\n"] == [part["text"] for part in page["data"]]
+
+
+def test_log_is_complete_some_time_after_the_end(payer: Tenant, worker: Worker, pool: str) -> None:
+    """The last part of a node that dies never arrives."""
+    job = submit(payer, pool)
+    worker.report()
+    [order] = worker.leases()
+    worker.report({"fence": order["fence"], "run_ms": 0})
+    worker.report({"fence": order["fence"], "run_ms": 1, "exit": "failed", "exit_code": 3})
+    eventually(lambda: payer.caller.get(f"/jobs/{job}").json()["state"] == "failed")
+
+    assert not payer.caller.get(f"/jobs/{job}/logs").json()["complete"]
+    assert payer.caller.get(f"/jobs/{job}/logs?wait_ms=20000").json()["complete"]
+
+
+def test_next_attempt_is_shown_after_the_last_part_of_the_one_before(
+    payer: Tenant, worker: Worker, pool: str
+) -> None:
+    """Otherwise a reader who follows would already be behind the late lines."""
+    job = submit(payer, pool)
+    worker.report()
+    [first] = worker.leases()
+    worker.report({"fence": first["fence"], "run_ms": 0})
+    worker.report({"fence": first["fence"], "run_ms": 1, "exit": "gone"})
+    eventually(worker.leases)
+    [second] = worker.leases()
+    worker.send_log(second["fence"], 0, "again")
+    assert [] == payer.caller.get(f"/jobs/{job}/logs").json()["data"]
+    worker.send_log(first["fence"], 0, "lost", last=True)
+
+    parts = payer.caller.get(f"/jobs/{job}/logs").json()["data"]
+    assert [(1, "lost"), (2, "again")] == [(part["attempt"], part["text"]) for part in parts]
 
 
 def test_cancelled_job_gets_a_stop_order(payer: Tenant, worker: Worker, pool: str) -> None:

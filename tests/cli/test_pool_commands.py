@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -128,22 +129,27 @@ def test_node_is_drained_and_returned_to_service(
     assert "draining" not in funded.says("nodes", pool, "--ready", "n1")
 
 
-def test_log_is_followed_until_the_job_finishes(
+@pytest.mark.parametrize("options", [["--follow"], []])
+def test_last_lines_of_a_finished_job_are_printed(
     funded: Shell,  # noqa: F811 (a fixture)
     worker: Worker,
     pool: str,
+    options: list[str],
 ) -> None:
+    """The traceback of a failed job can arrive after the job's end."""
     job = submitted(funded, pool)
     [order] = worker.leases()
     fence = order["fence"]
     worker.report({"fence": fence, "run_ms": 0})
-    body = {"fence": fence, "offset": 0, "size": 6, "text": "hello\n"}
-    worker.caller.post(f"{worker.path}/logs", body)
+    worker.send_log(fence, 0, "hello\n")
     assert "hello\n" == funded.says("logs", job)
     worker.report({"fence": fence, "run_ms": 1, "exit": "done", "exit_code": 0})
-
     eventually(lambda: "succeeded" in funded.says("job", job))
-    assert "hello\n" == funded.says("logs", "--follow", job)
+
+    late = threading.Timer(1, worker.send_log, [fence, 6, "Traceback: boom\n"], {"last": True})
+    late.start()
+    assert "hello\nTraceback: boom\n" == funded.says("logs", *options, job)
+    late.join()
 
 
 def test_pool_policy_is_shown_and_set(

@@ -1,7 +1,8 @@
 """Sends logs to the pool in small parts, each from the offset up to which the pool has the log.
 
-The folder of a forgotten attempt is removed once its log is sent. While the pool takes no logs, the
-newest folders are kept.
+The last part of a log is marked, so that readers know when the log is complete. The agent wakes
+the sender when a process ends and when the pool answers again. The folder of a forgotten attempt is
+removed once its log is sent. While the pool takes no logs, the newest folders are kept.
 """
 
 import logging
@@ -36,11 +37,20 @@ class LogSender:
         self._offsets: dict[int, int] = {}
         self._progress: dict[int, int | None] = {}
         self._refused: set[int] = set()
+        self._full: set[int] = set()  # logs of which the pool stores no more
+        self._completed: set[int] = set()  # logs whose last part is sent
+        self._wake_event = threading.Event()
+
+    def wake(self) -> None:
+        """Send now instead of at the end of the interval."""
+        self._wake_event.set()
 
     def run(self, stop_event: threading.Event) -> None:
         """Send at intervals until the event is set; the interval grows while sending fails."""
         wait_s = INTERVAL_S
-        while not stop_event.wait(wait_s):
+        while not stop_event.is_set():
+            self._wake_event.wait(wait_s)
+            self._wake_event.clear()
             try:
                 self.step()
                 wait_s = INTERVAL_S
@@ -63,10 +73,15 @@ class LogSender:
         fence = int(folder.name)
         for _ in range(PARTS_MAX):
             offset = self._offsets.get(fence, 0)
-            end = load_json(str(folder / "exit.json"))
-            data = _read_part(folder / "log", offset, ended=end is not None)
-            progress = (end or load_json(str(folder / "notes.json")) or {}).get("progress_ppm")
-            if fence in self._refused or (not data and progress == self._progress.get(fence)):
+            outcome = load_json(str(folder / "exit.json"))
+            has_ended = outcome is not None or folder.parent == self._ended
+            is_full = fence in self._full
+            data = b"" if is_full else _read_part(folder / "log", offset, ended=has_ended)
+            is_last = has_ended and (is_full or offset + len(data) >= _measure(folder / "log"))
+            progress = (outcome or load_json(str(folder / "notes.json")) or {}).get("progress_ppm")
+            has_news = data or progress != self._progress.get(fence)
+            is_complete = not is_last or fence in self._completed
+            if fence in self._refused or (not has_news and is_complete):
                 return
             text = data.decode(errors="replace").replace("\0", "\ufffd")
             try:
@@ -77,6 +92,7 @@ class LogSender:
                         size=len(data),
                         text=text,
                         progress_ppm=progress,
+                        last=is_last,
                     )
                 )
             except LogRefused as error:
@@ -86,7 +102,9 @@ class LogSender:
             failpoint("agent.log_sent")
             self._progress[fence] = progress
             if data and self._offsets[fence] <= offset:
-                self._refused.add(fence)  # the pool keeps no more of it
+                self._full.add(fence)
+            elif is_last and self._offsets[fence] == offset + len(data):
+                self._completed.add(fence)
 
     def _remove_sent(self) -> None:
         """Remove ended attempts whose log is sent, and the oldest if there are too many."""
@@ -94,14 +112,15 @@ class LogSender:
         for folder in folders:
             for name in _PROCESS_FOLDERS:  # no longer used, and possibly large
                 shutil.rmtree(folder / name, ignore_errors=True)
-            fence, log = int(folder.name), folder / "log"
-            size = log.stat().st_size if log.exists() else 0
-            sent = fence in self._refused or self._offsets.get(fence, 0) >= size
-            if sent or folder in folders[:-ENDED_MAX]:
+            fence = int(folder.name)
+            has_all = self._offsets.get(fence, 0) >= _measure(folder / "log")
+            is_sent = fence in self._completed and (has_all or fence in self._full)
+            if is_sent or fence in self._refused or folder in folders[:-ENDED_MAX]:
                 shutil.rmtree(folder, ignore_errors=True)
                 self._offsets.pop(fence, None)
                 self._progress.pop(fence, None)
-                self._refused.discard(fence)
+                for fences in (self._refused, self._full, self._completed):
+                    fences.discard(fence)
 
 
 def _list_attempts(parent: Path) -> list[Path]:
@@ -110,6 +129,11 @@ def _list_attempts(parent: Path) -> list[Path]:
         (path for path in parent.iterdir() if path.name.isdecimal()),
         key=lambda path: int(path.name),
     )
+
+
+def _measure(log: Path) -> int:
+    """The bytes of a log."""
+    return log.stat().st_size if log.exists() else 0
 
 
 def _read_part(log: Path, offset: int, *, ended: bool) -> bytes:

@@ -59,13 +59,18 @@ class AgentLoop:
         backend: Backend,
         transport: Transport,
         *,
+        on_change: Callable[[], None] = lambda: None,
         interval_us: int = REPORT_INTERVAL,
         random_fraction: Callable[[], float] = random.random,
     ) -> None:
-        """`interval_us` separates two reports; `random_fraction` draws from [0, 1) for back-off."""
+        """`on_change` is called when processes start or end, and when the pool answers again.
+
+        `interval_us` separates two reports; `random_fraction` draws from [0, 1) for back-off.
+        """
         self._state_dir = state_dir
         self._backend = backend
         self._transport = transport
+        self._on_change = on_change
         self._interval_us = interval_us
         self._random_fraction = random_fraction
         self._agent = Agent(node=node, boot=state_dir.count_start(), fence=state_dir.fence)
@@ -109,7 +114,9 @@ class AgentLoop:
         # No long poll while the pool does not answer, nor beside enough others.
         may_wait = not self._failures and self._long_polls < LONG_POLLS_MAX
         self._next_report_at = now + self._interval_us
-        self._reported_state = _state_of(table)
+        if _state_of(table) != self._reported_state:
+            self._reported_state = _state_of(table)
+            self._on_change()
         self._in_flight += 1
         self._long_polls += may_wait
         sent = _SentReport(node_report.n, may_wait)
@@ -138,6 +145,7 @@ class AgentLoop:
             return
         if self._failures:
             _log.info("the pool answers again")
+            self._on_change()
         self._failures = 0
         if answer is not None:
             self._ignored = 0

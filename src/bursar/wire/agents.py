@@ -363,6 +363,9 @@ class LogRequest(WireModel):
     size: Annotated[int, Field(ge=0, le=LOG_MAX)]
     text: Annotated[str, Field(max_length=LOG_MAX), AfterValidator(_check_no_nul)]
     progress_ppm: Annotated[int | None, Field(ge=0, le=1_000_000)] = None
+    last: Annotated[
+        bool, Field(description="Whether the process has ended and this completes its log.")
+    ] = False
 
 
 class LogResponse(WireModel):

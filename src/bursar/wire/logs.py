@@ -22,6 +22,9 @@ class LogsResponse(WireModel):
 
     data: list[LogPart]
     next: Annotated[str, Field(description="Send it as `after` to read on.")]
+    finished: Annotated[
+        bool, Field(description="Whether the job has finished. Its last output may still follow.")
+    ]
     complete: Annotated[bool, Field(description="Whether nothing will follow.")]
     progress_ppm: Annotated[
         int | None, Field(description="The progress that the last attempt reports, in millionths.")

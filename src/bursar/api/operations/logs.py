@@ -15,7 +15,7 @@ from bursar.api.operation import OperationTable
 from bursar.api.pages import json_response
 from bursar.service.jobs.queries import JobQueries, JobView
 from bursar.service.keys import Scope
-from bursar.service.pools.logs import Chunk, LogPosition, logs_of
+from bursar.service.pools.logs import Chunk, LogPage, LogPosition, read_log
 from bursar.service.pools.node_cleanup import progress_of
 from bursar.wire.fields import Id
 from bursar.wire.logs import LogPart, LogsResponse
@@ -53,25 +53,27 @@ async def read_logs(
         job = (await service.read(lambda reader: JobQueries(reader).job(org, id))).value
         if job is None:
             raise unknown("jobs", id)
-        parts = await _read_parts(service, org, job, node, place, limit)
+        parts, is_open = await _read_page(service, org, job, node, place, limit)
         is_finished = job.ended_at is not None
-        if parts or is_finished or time.monotonic() >= ends:
+        is_complete = is_finished and not is_open and len(parts) < limit
+        if parts or is_complete or time.monotonic() >= ends:
             break
         await asyncio.sleep(POLL_INTERVAL_S)
     document = LogsResponse.model_construct(
         data=[_render_part(part) for part in parts],
         next=_place_after(parts[-1]) if parts else after or _format_place(place),
-        complete=is_finished and len(parts) < limit,
+        finished=is_finished,
+        complete=is_complete,
         progress_ppm=await service.read(lambda reader: progress_of(reader, job.pool, org, job.job)),
     )
     return json_response(document)
 
 
-async def _read_parts(
+async def _read_page(
     service: Service, org: str, job: JobView, node: str, place: LogPosition, limit: int
-) -> list[Chunk]:
+) -> LogPage:
     pool, name = job.pool, job.job
-    return await service.read(lambda reader: logs_of(reader, pool, org, name, node, place, limit))
+    return await service.read(lambda reader: read_log(reader, pool, org, name, node, place, limit))
 
 
 def _parse_after(after: str) -> LogPosition:

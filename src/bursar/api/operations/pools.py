@@ -238,7 +238,7 @@ async def _take_report(
 async def upload_log(call: Call, pool: Name, node: Name, body: LogRequest) -> Response:
     """Store a part of what a process has printed. The response says where the next part starts."""
     service, keeper = await _pool_of_node(call, pool, node)
-    part = Part(body.fence, body.offset, body.size, body.text)
+    part = Part(body.fence, body.offset, body.size, body.text, body.last)
     end = await service.read(lambda reader: keep_log(reader, keeper.id, node, part))
     if end is None:
         raise CallFailed("not_found", f"node {node!r} has no lease {body.fence}")

@@ -169,8 +169,8 @@ def _run_agent(
     if not register_node(lambda: http.register(request), stop_event):
         return
     backend = LocalBackend(settings)
-    loop = AgentLoop(node, state_dir, backend, http)
     logs = LogSender(backend.attempts, backend.ended, http.send_log)
+    loop = AgentLoop(node, state_dir, backend, http, on_change=logs.wake)
     cleaner = CheckpointCleaner(backend.checkpoints, http.load_finished_jobs, limits)
     for run in (logs.run, cleaner.run):
         threading.Thread(target=run, args=(stop_event,), daemon=True).start()

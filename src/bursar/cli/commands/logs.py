@@ -27,11 +27,11 @@ def logs(
         typer.Option(metavar="NODE", help="Node of a multi-node job. Default: its first node."),
     ] = None,
 ) -> None:
-    """Print the output of all attempts of a job."""
+    """Print the output of all attempts of a job. Of a finished job, wait for the last lines."""
     with connect() as client:
-        attempt, after = 0, None
+        attempt, after, waits = 0, None, False
         while True:
-            wait_ms = LONG_POLL_MS if follow and after else 0
+            wait_ms = LONG_POLL_MS if waits else 0
             load = partial(_load_page, client, id, node, after, wait_ms=wait_ms)
             page = retry_patiently(load) if wait_ms else load()
             for part in page["data"]:
@@ -41,7 +41,8 @@ def logs(
                 sys.stdout.write(part["text"])
             sys.stdout.flush()
             after = page["next"]
-            if page["complete"] or not (follow or page["data"]):
+            waits = follow or page["finished"]
+            if page["complete"] or not (waits or page["data"]):
                 break
     if not attempt:
         print_note(_describe_no_output(node))

@@ -3,21 +3,35 @@
 from typing import NamedTuple
 
 from bursar.core.ids import PoolId
-from bursar.store.pools.logs import Chunk, LogPosition, add_log, logs_of
+from bursar.store.pools.logs import Chunk, LogPage, LogPosition, add_log, logs_of
 from bursar.store.sql.connection import Connection, money_time
 
-__all__ = ["Chunk", "LogPosition", "Part", "keep_log", "logs_of"]
+__all__ = ["Chunk", "LogPage", "LogPosition", "Part", "keep_log", "read_log"]
 
 
 class Part(NamedTuple):
-    """What a node has sent of a log: from where on, how many bytes, and their text."""
+    """A part of a log that a node has sent: its first byte, its bytes, their text."""
 
     fence: int
     start: int
     size: int
     text: str
+    is_last: bool = False
 
 
 def keep_log(connection: Connection, pool: PoolId, node: str, part: Part) -> int | None:
-    """Keep a part that follows on what is there; where that ends. None without such a lease."""
+    """Store a part that continues the log; return its end, or None without such a lease."""
     return add_log(connection, pool, node, *part, at=money_time(connection))
+
+
+def read_log(
+    connection: Connection,
+    pool: PoolId,
+    org: str,
+    job: str,
+    node: str,
+    after: LogPosition,
+    limit: int,
+) -> LogPage:
+    """The output of a job after a position, as of now."""
+    return logs_of(connection, pool, org, job, node, after, limit, money_time(connection))
