@@ -1,15 +1,15 @@
-"""Failpoints: named places where a test can make a process die or stop.
+"""Failpoints: named places where a test can kill or stop a process.
 
     BURSAR_FAILPOINTS="pool.before_commit=kill@3,leader.planned=stop@1"
     BURSAR_FAILPOINTS_MARKS=DIR
 
-The third time that this process comes to `pool.before_commit` it kills itself, as a power cut
-would: nothing is cleaned up. `stop` suspends it until it receives SIGCONT. Before that the process
+The process kills itself the third time that it reaches `pool.before_commit`, as in a power cut:
+nothing is cleaned up. `stop` suspends it until it receives SIGCONT. Before that, the process
 writes its pid to a mark, the file `pool.before_commit.kill` in DIR. A point whose mark exists is
-disarmed in every process: so a restarted program gets further, and the test sees from the marks
-which points were reached.
+disarmed in every process. So a restarted program gets further, and the marks show which points
+were reached.
 
-Without the variable a point costs one look at an empty table. Only tests set it.
+Without the variable, a point costs one look at an empty table. Only tests set the variable.
 """
 
 import os
@@ -22,55 +22,55 @@ from typing import Final, NamedTuple
 VARIABLE: Final = "BURSAR_FAILPOINTS"
 MARKS: Final = "BURSAR_FAILPOINTS_MARKS"
 
-# What has happened when a process comes there, and what has not.
+# For each point: what is done when a process reaches it, and what is not done yet.
 SERVICE: Final[Mapping[str, str]] = MappingProxyType(
     {
         "ledger.before_commit": "a batch of commands is written, not committed",
-        "ledger.after_commit": "it is committed, and no caller has an answer",
-        "withdraw.after_commit": "a job is marked as withdrawn, and its pool has no message",
-        "receive.between_commands": "one command of a message is done, the next is not started",
-        "pool.before_write": "a transaction of a pool is decided, nothing is written",
-        "pool.before_commit": "it is written, not committed",
-        "pool.after_commit": "it is committed; neither memory nor the caller knows",
-        "post.to_pool.read": "messages of orgs are read, not delivered",
-        "post.to_pool.handled": "the pool has them, not acknowledged",
-        "post.to_pool.acknowledged": "they are acknowledged",
-        "post.to_org.read": "messages of a pool are read, not delivered",
-        "post.to_org.handled": "the orgs have them, not acknowledged",
-        "post.to_org.acknowledged": "they are acknowledged",
-        "leader.leads": "a process leads a pool for another term, and has read nothing",
-        "leader.planned": "a leader has decided, and not written it",
-        "leader.written": "it is written, and the leader's cluster does not know",
-        "rolling.looked": "holds that are too small are known, none is extended",
+        "ledger.after_commit": "a batch is committed, its callers have no answer",
+        "cancellation.after_commit": "a job is marked as cancelled, its pool has no message",
+        "messages.between_commands": "one command of a message is done, the next is not started",
+        "pool.before_write": "a pool's transaction is decided, nothing is written",
+        "pool.before_commit": "a pool's transaction is written, not committed",
+        "pool.after_commit": "a pool's transaction is committed, memory is not updated",
+        "relay.to_pool.read": "messages of orgs are read, not delivered",
+        "relay.to_pool.delivered": "messages of orgs are delivered, not acknowledged",
+        "relay.to_pool.acknowledged": "messages of orgs are acknowledged",
+        "relay.to_org.read": "messages of a pool are read, not delivered",
+        "relay.to_org.delivered": "messages of a pool are delivered, not acknowledged",
+        "relay.to_org.acknowledged": "messages of a pool are acknowledged",
+        "leader.elected": "a process leads a pool in a new epoch, the pool is not read",
+        "leader.planned": "a leader has decided a round, nothing is written",
+        "leader.written": "a round is written, the leader's cluster is not updated",
+        "rolling_holds.selected": "holds that are too small are selected, none is extended",
     }
 )
 AGENT: Final[Mapping[str, str]] = MappingProxyType(
     {
         "agent.before_report": "a report is made, not sent",
-        "agent.answered": "the pool has taken it and has answered, nothing is done",
-        "agent.remembered": "a fence is on disk, its process is not started",
-        "agent.made": "the folder of an attempt is there, its guard is not",
-        "agent.spawned": "its guard is, and this process does not know its number",
-        "agent.asked": "a guard has an order by its pipe, not by its file",
-        "agent.before_forget": "the pool knows of an end, its folder is not put aside",
-        "agent.log_sent": "a part of a log is sent, and it is not known how far",
+        "agent.after_report": "the pool has answered a report, no order is carried out",
+        "agent.fence_saved": "a fence is on disk, its process is not started",
+        "agent.folder_created": "the folder of an attempt exists, its guard is not started",
+        "agent.guard_spawned": "a guard is started, the agent has not recorded its pid",
+        "agent.request_sent": "a request to a guard is in its pipe, not in its file",
+        "agent.before_archive": "the pool has the end of an attempt, its folder is not moved",
+        "agent.log_sent": "a part of a log is sent, its offset is not saved",
     }
 )
 GUARD: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "guard.begun": "a guard has its order, its process is not started",
-        "guard.forked": "its process is started, that is not written down",
-        "guard.ended": "its process has ended, that is not written down",
-        "guard.told": "it is written down, and the guard is still there",
+        "guard.before_start": "a guard has its order, its process is not started",
+        "guard.process_started": "a guard's process is started, its start is not written",
+        "guard.process_ended": "a guard's process has ended, its outcome is not written",
+        "guard.outcome_written": "an outcome is written, the guard still runs",
     }
 )
 POINTS: Final[Mapping[str, str]] = MappingProxyType({**SERVICE, **AGENT, **GUARD})
-# Only where nodes are ordered.
+# Reached only if a provisioner orders nodes.
 SCALING: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "scaling.advised": "nodes are to be ordered, nothing is written",
-        "scaling.written": "an order is written, its provider is not asked",
-        "scaling.answered": "the provider has answered, that is not written",
+        "scaling.planned": "nodes are to be ordered, nothing is written",
+        "scaling.order_written": "an order is written, the provider is not called",
+        "scaling.provider_answered": "the provider has answered, its answer is not written",
     }
 )
 ALL: Final[Mapping[str, str]] = MappingProxyType({**POINTS, **SCALING})
@@ -79,32 +79,32 @@ _SIGNALS: Final = MappingProxyType({"kill": signal.SIGKILL, "stop": signal.SIGST
 
 
 class _ArmedPoint(NamedTuple):
-    """An armed point: the action, and at which visit it happens."""
+    """An armed point: the action, and the visit at which it happens."""
 
     action: str
-    at: int  # the how-manyth time
-    times: Iterator[int]
+    visit: int  # counted from 1
+    visits: Iterator[int]
 
 
 _ARMED: Final[dict[str, _ArmedPoint]] = {}
 
 
 def arm() -> None:
-    """Arm the points that the variable names, and no others; `ValueError` if it is malformed."""
+    """Arm the points that the variable names; `ValueError` if it is malformed."""
     _ARMED.clear()
-    wanted = os.environ.get(VARIABLE, "")
-    if wanted and MARKS not in os.environ:
+    text = os.environ.get(VARIABLE, "")
+    if text and MARKS not in os.environ:
         raise ValueError(f"{MARKS} must name a folder")
-    for part in filter(None, wanted.split(",")):
-        name, _, how = part.partition("=")
-        action, _, at = how.partition("@")
-        if name not in ALL or action not in _SIGNALS or not at.isdecimal():
+    for part in filter(None, text.split(",")):
+        name, _, trigger = part.partition("=")
+        action, _, visit = trigger.partition("@")
+        if name not in ALL or action not in _SIGNALS or not visit.isdecimal():
             raise ValueError(f"{VARIABLE}: {part!r} is not POINT=kill@N or POINT=stop@N")
-        _ARMED[name] = _ArmedPoint(action, int(at), count(1))
+        _ARMED[name] = _ArmedPoint(action, int(visit), count(1))
 
 
 def failpoint(name: str) -> None:
-    """Die or stop here, if a test has armed this point."""
+    """Kill or stop this process, if a test has armed this point for this visit."""
     if _ARMED:
         _trigger(name)
 
@@ -113,16 +113,16 @@ def _trigger(name: str) -> None:
     armed = _ARMED.get(name)
     if (
         armed is not None
-        and next(armed.times) == armed.at
+        and next(armed.visits) == armed.visit
         and _leave_mark(f"{name}.{armed.action}")
     ):
         os.kill(os.getpid(), _SIGNALS[armed.action])
 
 
-def _leave_mark(what: str) -> bool:
-    """Leave a mark; whether there was none before."""
+def _leave_mark(name: str) -> bool:
+    """Leave a mark; return whether there was none before."""
     try:
-        mark = os.open(f"{os.environ[MARKS]}/{what}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        mark = os.open(f"{os.environ[MARKS]}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         return False
     os.write(mark, f"{os.getpid()}\n".encode())
@@ -131,7 +131,7 @@ def _leave_mark(what: str) -> bool:
 
 
 def child_environment() -> dict[str, str]:
-    """The environment variables that child processes need."""
+    """The environment variables of failpoints, for child processes."""
     return {name: os.environ[name] for name in (VARIABLE, MARKS) if name in os.environ}
 
 

@@ -25,12 +25,17 @@ TIMES_MOST: Final = 3  # the time at which a point strikes at the latest that is
 OFTEN: Final = (
     "ledger.",
     "pool.",
-    "post.",
-    "leader.leads",
+    "relay.",
+    "leader.elected",
     "agent.before_report",
-    "agent.answered",
+    "agent.after_report",
 )
-STOPS: Final = ("leader.planned", "pool.before_commit", "ledger.before_commit", "agent.answered")
+STOPS: Final = (
+    "leader.planned",
+    "pool.before_commit",
+    "ledger.before_commit",
+    "agent.after_report",
+)
 CLONE_NEWTIME: Final = 0x80
 ENDS_S: Final = 30.0  # in which who is killed has ended
 FAKETIME: Final = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
@@ -71,7 +76,7 @@ class Points:
     @property
     def seldom(self) -> frozenset[str]:
         """What takes a while to be reached, and is armed each time."""
-        return frozenset(one for one in self.all if one.startswith("rolling."))
+        return frozenset(one for one in self.all if one.startswith("rolling_holds."))
 
     @property
     def struck(self) -> frozenset[str]:

@@ -545,10 +545,10 @@ def scaler(world: World, who: str, armed: str = "") -> Iterator["subprocess.Pope
 @pytest.mark.parametrize(
     ("point", "state"),
     [
-        ("scaling.advised=kill@1", OrderState.CONFIRMED),
-        ("scaling.written=kill@1", OrderState.CONFIRMED),
-        ("scaling.answered=kill@1", OrderState.CONFIRMED),
-        ("scaling.answered=kill@2", OrderState.GONE),
+        ("scaling.planned=kill@1", OrderState.CONFIRMED),
+        ("scaling.order_written=kill@1", OrderState.CONFIRMED),
+        ("scaling.provider_answered=kill@1", OrderState.CONFIRMED),
+        ("scaling.provider_answered=kill@2", OrderState.GONE),
     ],
 )
 def test_whoever_is_killed_is_followed_by_one_who_goes_on(
@@ -564,7 +564,7 @@ def test_whoever_is_killed_is_followed_by_one_who_goes_on(
     with scaler(world, "one", point) as first:
         assert -signal.SIGKILL == first.wait(60)
     written = store.latest_orders(connection, world.pool)
-    assert len(written) == ("advised" not in point)
+    assert len(written) == ("planned" not in point)
     if state is OrderState.GONE:
         store.set_scale(connection, world.pool, replace(SCALE, offers=()), T0)
 

@@ -173,14 +173,14 @@ class AgentLoop:
 
     def _carry_out(self, orders: LeaseOrders) -> None:
         """Carry out the orders of an answer. The pool repeats an order that failed."""
-        failpoint("agent.answered")
+        failpoint("agent.after_report")
         now = running_time()
         for action in follow_orders(self._agent, orders, self._backend.table(), now):
             _log.debug("%s", action)
             try:
                 if isinstance(action, Remember):
                     self._state_dir.remember_fence(action.fence)
-                    failpoint("agent.remembered")
+                    failpoint("agent.fence_saved")
                 else:
                     act(self._backend, action)
             except OSError:

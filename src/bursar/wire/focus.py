@@ -1,9 +1,9 @@
 """Costs as rows of FOCUS 1.2, the FinOps Open Cost and Usage Specification (O3).
 
-Credits are a *virtual currency*, as FOCUS 1.2 calls it: they are the PricingCurrency. Its costs and
-unit prices are also wanted in a national currency, the BillingCurrency, and what a credit is worth
-in one the ledger does not know: a credit counts as one unit of the currency that is asked for, by
-default of XXX, which is ISO 4217's code for no currency at all.
+Credits are the PricingCurrency: FOCUS 1.2 calls such a currency *virtual*. FOCUS also requires
+costs and unit prices in a national currency, the BillingCurrency. The ledger has no exchange rate,
+so a credit counts as one unit of the currency that the client names; the default is XXX, which is
+ISO 4217's code for no currency.
 
     what happened          ChargeCategory   cost   x_Adjustment
     usage paid by credits  Usage            +
@@ -14,9 +14,9 @@ default of XXX, which is ISO 4217's code for no currency at all.
     credits lapsed         Adjustment       +      lapsed
     credits revoked        Adjustment       +      revoked
 
-Usage is never netted with the credits that paid for it. All rows of a period together come to what
-fewer credits there are to spend or held than before it. A correction (ChargeClass) takes back what
-an earlier billing period, a month of UTC, was billed.
+Usage is never netted with the credits that paid for it. The costs of a period add up to the
+decrease of available and held credits. A correction (ChargeClass) changes what an earlier billing
+period, a month of UTC, was billed.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,10 +45,10 @@ _HOURS: Final = Decimal("1e-15")  # digits of a quantity of hours: a price times
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One cost, in our own words."""
+    """One cost. The properties give the values of the FOCUS columns."""
 
     category: str  # Usage, Credit or Adjustment
-    adjustment: str | None  # what an adjustment is about
+    adjustment: str | None  # the reason of an adjustment
     correction: bool
     description: str
     org: str
@@ -58,7 +58,7 @@ class Row:
     user: str | None
     gpu_type: str | None
     region: str | None
-    rate: Micros | None  # per GPU-hour; None when it is not metered
+    rate: Micros | None  # per GPU-hour; None if an amount was charged
     grant: str | None
     credit_kind: str | None
     billed_from: Instant
@@ -71,29 +71,29 @@ class Row:
 
     @property
     def is_usage(self) -> bool:
-        """Whether it has a quantity and a price; the rest has amounts alone."""
+        """Whether the row has a quantity and a unit price; other rows have only a cost."""
         return self.category == "Usage"
 
     @property
     def cost(self) -> Decimal:
-        """In credits, and in units of the billing currency."""
+        """The cost in credits, which is the same number in the billing currency."""
         return credits_of(self.amount)
 
     @property
     def gpu_hours(self) -> Decimal:
-        """As the meters have it."""
+        """The metered GPU-hours."""
         return _EXACT.divide(self.milli_gpu_ms, _MILLI_GPU_MS).quantize(_HOURS, context=_EXACT)
 
     @property
     def unit_price(self) -> Decimal | None:
-        """Of a GPU-hour; of a credit, where an amount was charged."""
+        """The price of a GPU-hour; of a credit, if an amount was charged."""
         if not self.is_usage:
             return None
         return credits_of(CREDIT if self.rate is None else self.rate)
 
     @property
     def quantity(self) -> Decimal | None:
-        """What the cost is the price of: GPU-hours that were paid, or credits."""
+        """The quantity that the cost is for: paid GPU-hours, or credits."""
         if not self.is_usage:
             return None
         if self.rate is None:
@@ -104,33 +104,33 @@ class Row:
 
     @property
     def consumed(self) -> Decimal | None:
-        """What was run, or charged as an amount; paid or not."""
+        """The consumed quantity: metered GPU-hours, paid or not, or the charged amount."""
         if not self.is_usage:
             return None
         return self.cost if self.rate is None else self.gpu_hours
 
     @property
     def unit(self) -> str | None:
-        """Of quantities."""
+        """The unit of quantities."""
         if not self.is_usage:
             return None
         return VIRTUAL_CURRENCY if self.rate is None else GPU_HOURS
 
     @property
     def sku(self) -> str | None:
-        """What was priced: a GPU type, or an amount."""
+        """The GPU type that was priced, or `amount`."""
         if not self.is_usage:
             return None
         return UNPRICED if self.rate is None or self.gpu_type is None else self.gpu_type
 
 
 def credits_of(amount: Micros) -> Decimal:
-    """Micro-credits in credits, with all their digits."""
+    """Convert micro-credits to credits, exactly."""
     return Decimal(amount).scaleb(-6, _EXACT)
 
 
 def _time(at: Instant) -> str:
-    """To the second, as FOCUS writes it."""
+    """A time in the format of FOCUS, with seconds."""
     text = instant_text(at)
     assert text is not None
     return f"{text[:19]}Z"
@@ -140,10 +140,10 @@ Column = Callable[[Row], Cell]
 
 
 def _nothing(_: Row) -> None:
-    """For columns that FOCUS 1.0 wants to see, and that we have nothing for."""
+    """The value of columns that FOCUS 1.0 requires and Bursar has no data for."""
 
 
-# In the order of their names, as FOCUS advises, ours behind.
+# In the order of their names, as FOCUS recommends; Bursar's own columns are last.
 COLUMNS: Final[Mapping[str, Column]] = MappingProxyType(
     {
         "BilledCost": lambda row: row.cost,
@@ -205,5 +205,5 @@ COLUMNS: Final[Mapping[str, Column]] = MappingProxyType(
 
 
 def cells(row: Row) -> list[Cell]:
-    """A row's cells, in the order of the columns."""
+    """The cells of a row, in the order of the columns."""
     return [column(row) for column in COLUMNS.values()]

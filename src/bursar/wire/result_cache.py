@@ -1,4 +1,4 @@
-"""Jobs that share their results, over HTTP: how that is asked for, and what decides a result."""
+"""The result cache over HTTP: its option, its outcome, and the digest of a job's inputs."""
 
 import json
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ from pydantic import Field
 from bursar.wire.fields import Micros, Text, WireModel
 
 AGE_S_MAX: Final = 366 * 86_400
-DIGEST_VERSION: Final = 1  # of the digest: another one when more or less is in it
+DIGEST_VERSION: Final = 1  # raised when the inputs of the digest change
 
-# What decides a result, besides the caller's key. Where in doubt a thing is among these: to run
-# once too often costs credits, to be given another's result costs more.
+# The fields that decide a result, besides the client's key. Fields in doubt are included: an
+# unnecessary run costs credits, a wrong result costs more.
 DECIDING_FIELDS: Final = (
     "command",
     "env",
@@ -24,17 +24,25 @@ DECIDING_FIELDS: Final = (
     "node_labels",
     "pool",
 )
-_SETS: Final = frozenset({"regions", "node_labels", "types"})  # whose order decides nothing
+_SETS: Final = frozenset({"regions", "node_labels", "types"})  # lists whose order does not matter
 
 
 class Cache(WireModel):
-    """That a job may be given the result of one that is like it, and others its own."""
+    """Let a job share results with identical jobs of its org."""
 
     max_age_seconds: Annotated[
-        int, Field(ge=0, le=AGE_S_MAX, description="0: only of one that is under way")
+        int,
+        Field(
+            ge=0,
+            le=AGE_S_MAX,
+            description="Maximum age of a result. 0: only share with a job that has not finished.",
+        ),
     ]
     key: Annotated[
-        Text | None, Field(description="another key, another result: a version of the data, say")
+        Text | None,
+        Field(
+            description="Jobs with different keys do not share, for example a version of the data."
+        ),
     ] = None
 
 
@@ -42,12 +50,12 @@ class JobCache(WireModel):
     """What the cache would do for a job now."""
 
     outcome: Literal["hit", "follow", "run"]
-    job_id: str | None  # whose result it would be given, or whom it would follow
+    job_id: str | None  # the job whose result is used, or that is followed
     price_micros: Annotated[Micros | None, Field(description="of a hit")]
 
 
 class CacheMatch(NamedTuple):
-    """How a job was submitted: whom it followed, or whose result was there; neither, if it ran."""
+    """The job that a submitted job follows, or whose result it has; empty if it runs."""
 
     source: str | None = None
     hit: bool = False
@@ -57,14 +65,17 @@ NO_MATCH: Final = CacheMatch()
 
 
 def digest_result_inputs(request: Mapping[str, Any], key: str | None) -> str:
-    """A digest of what decides the result of a request; its form is that of `JobRequest.kept`."""
+    """Digest the fields of a request that decide its result.
+
+    `request` has the form of `JobRequest.stored_form`.
+    """
     inputs = {name: _without_order(name, request.get(name)) for name in DECIDING_FIELDS}
     text = json.dumps([DIGEST_VERSION, inputs, key], sort_keys=True, separators=(",", ":"))
     return sha256(text.encode()).hexdigest()
 
 
 def _without_order(name: str, value: Any) -> Any:
-    """A value without the order of what is a set."""
+    """Sort the lists that are sets."""
     if isinstance(value, Mapping):
         return {key: _without_order(key, item) for key, item in value.items()}
     return sorted(set(value)) if name in _SETS and isinstance(value, list) else value

@@ -156,7 +156,7 @@ class Guard:
         if boot_time_us() >= self.until:
             self._write_outcome(EXPIRED_BEFORE_START)
             return
-        failpoint("guard.begun")
+        failpoint("guard.before_start")
         self._start()
         try:
             self._watch()
@@ -165,9 +165,9 @@ class Guard:
             status = self._end_all()
         if self.end_reason is not None:
             ended_at = boot_time_us()
-        failpoint("guard.ended")
+        failpoint("guard.process_ended")
         self._write_outcome(self._build_outcome(status, ended_at))
-        failpoint("guard.told")
+        failpoint("guard.outcome_written")
 
     def _start(self) -> None:
         with suppress(OSError):  # needs root
@@ -181,7 +181,7 @@ class Guard:
         self.leader = os.fork()
         if self.leader == 0:
             self._exec_command(own_pid)
-        failpoint("guard.forked")
+        failpoint("guard.process_started")
         os.close(self.log.sink)
         for descriptor in (self.wake, self.log.source, os.pidfd_open(self.leader)):
             self.poll.register(descriptor, select.POLLIN)

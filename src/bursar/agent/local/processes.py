@@ -189,9 +189,9 @@ class LocalBackend:
             # The guard inherits the lock, so there is no moment in which it seems dead.
             fcntl.flock(lock, fcntl.LOCK_EX)
             unfinished.rename(folder)
-            failpoint("agent.made")
+            failpoint("agent.folder_created")
             guard = _spawn_guard(folder, lock)
-            failpoint("agent.spawned")
+            failpoint("agent.guard_spawned")
             self._guard_pids.add(guard)
         finally:
             os.close(lock)
@@ -257,12 +257,12 @@ class LocalBackend:
                 os.write(wake, json.dumps(request).encode() + b"\n")
             finally:
                 os.close(wake)
-        failpoint("agent.asked")
+        failpoint("agent.request_sent")
         write_json(path, request)
 
     def forget(self, fence: int) -> None:
         """Move the folder of an ended process aside, until its log is sent."""
-        failpoint("agent.before_forget")
+        failpoint("agent.before_archive")
         (self.attempts / str(fence)).rename(self.ended / str(fence))
         self._orders.pop(fence, None)
         self._ended.pop(fence, None)

@@ -81,7 +81,7 @@ async def create_org(call: Call, body: OrgRequest) -> Response:
     key = call.idempotency_key()
     ids = IdFactory(DEPLOYMENT, key, int(time.time() * 1_000))
     org = ids.id("id", body.id)
-    if org == DEPLOYMENT:  # the operators' own, which is no tenant
+    if org == DEPLOYMENT:  # the org of the operators is not a tenant
         raise CallRefused(Refusal(Code.ALREADY_EXISTS, {"org": org}))
     if not is_zone(body.time_zone):
         raise CallFailed("invalid_request", "/time_zone: there is no such zone; try Europe/Berlin")
@@ -154,7 +154,7 @@ class KeyRequest(WireModel):
         str | None,
         Field(
             pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}/([A-Za-z0-9][A-Za-z0-9._-]{0,62}|\*)$",
-            description="of a key that may work: which node it speaks for, `pool/node` or `pool/*`",
+            description="The node of a key with the scope `work`, as `pool/node` or `pool/*`.",
         ),
     ] = None
     id: Id | None = None
@@ -288,7 +288,7 @@ def _check_rights(
 
 
 async def _org_of_key(service: Service, caller: Caller, body: KeyRequest) -> str:
-    """Where a key belongs: to its account's org, or to the deployment."""
+    """The org of a new key: that of its account, or the deployment's."""
     if {*body.scopes} & {Scope.OPERATOR, Scope.WORK}:
         caller.needs(Scope.OPERATOR)
         if body.account_id is not None:

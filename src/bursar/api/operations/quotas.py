@@ -1,4 +1,4 @@
-"""Routes for quotas: how many things an account, a user or the pair may have at once (B4)."""
+"""Routes for quotas: GPUs and jobs that an account, a user or both may have at once (B4)."""
 
 import json
 from typing import Annotated, Any, Final, Self
@@ -32,7 +32,7 @@ LIMITS: Final = (
 
 
 class QuotaTerms(WireModel):
-    """Limit what an account with all below it, a user, or the pair may have at once."""
+    """Limits for an account and the accounts below it, for a user, or for the pair."""
 
     account_id: Id | None = None
     user_id: Id | None = None
@@ -52,13 +52,13 @@ class QuotaTerms(WireModel):
 
 
 class QuotaRequest(QuotaTerms):
-    """A quota that is to be set, under an id of one's own if one likes."""
+    """Create a quota; the client may choose its id."""
 
     id: Id | None = None
 
 
 class QuotaResponse(QuotaTerms):
-    """A quota as it is kept; once dropped it limits nothing."""
+    """A quota as it is stored."""
 
     id: str
     org_id: str
@@ -71,7 +71,7 @@ def _render(org: str, id: str, body: dict[str, Any]) -> WireModel:
 
 
 async def _org_of_targets(call: Call, body: QuotaTerms) -> str:
-    """The org of a quota; what it limits must be there, and the caller's to limit."""
+    """The org of a quota. Its account and user must exist, and the caller must reach them."""
     service, caller = call.service, call.caller
     fields = (("accounts", body.account_id), ("users", body.user_id))
     targets = [(table, id) for table, id in fields if id is not None]
@@ -82,9 +82,9 @@ async def _org_of_targets(call: Call, body: QuotaTerms) -> str:
 
 
 async def _check_current_targets(call: Call, org: str, id: str) -> None:
-    """End the call unless what a quota limits so far is the caller's to limit, too.
+    """End the call unless the caller reaches the account and user that a quota limits now.
 
-    Under a key that was seen before nothing is changed any more: the ledger knows the answer.
+    A retry changes nothing, so it is not checked: the ledger replays its response.
     """
     service, caller = call.service, call.caller
     key = call.idempotency_key()
@@ -119,7 +119,7 @@ async def create_quota(call: Call, body: QuotaRequest) -> Response:
 
 
 def _notify_pools(call: Call, org: str, answer: Response) -> Response:
-    """Let the pools know soon what they may have of an org's quotas."""
+    """Have an org's quotas distributed to its pools soon."""
     service = call.service
     if service.pools is not None:
         service.pools.quotas.wake(org)

@@ -52,7 +52,7 @@ _AFTER: Final = re.compile(r"(\d{1,18})\.(\d{1,9})", re.ASCII)
 operations = OperationTable("Reports")
 
 
-# What is asked for
+# Parameters
 
 
 def _invalid_parameter(parameter: str, why: str) -> CallFailed:
@@ -69,13 +69,13 @@ def _instant(parameter: str, text: str | None) -> Instant | None:
     if text is None:
         return None
     try:
-        return instant_of(text.replace(" ", "+"))  # a plus that was not escaped
+        return instant_of(text.replace(" ", "+"))  # a plus that the client did not escape
     except ValueError as error:
         raise _invalid_parameter(parameter, str(error)) from None
 
 
 def _dimensions(text: str) -> tuple[Dimension, ...]:
-    """What to split by, in the order in which it is named."""
+    """The dimensions of a report, in the order of the parameter `by`."""
     names = text.split(",")
     if len(set(names)) < len(names) or not set(names) <= set(Dimension):
         every = ", ".join(Dimension)
@@ -90,10 +90,10 @@ def _as_csv(call: Call, wanted: str | None) -> bool:
     return wanted == "csv"
 
 
-async def _read_period(service: Service, question: Any) -> Any:
-    """The answer to a question about a period, which may be one that cannot be asked for."""
+async def _read_period(service: Service, read: Any) -> Any:
+    """Read something about a period; end the call if the period is invalid or too long."""
     try:
-        return await service.read(question)
+        return await service.read(read)
     except BadRange as error:
         raise _invalid_parameter(error.parameter, str(error)) from None
     except TooManyRows as error:
@@ -262,7 +262,7 @@ _COLUMN: Final = {
 
 
 def _columns(by: Sequence[Dimension]) -> list[str]:
-    """The columns of dimensions; an account has its name beside it."""
+    """The columns of the dimensions; an account also has a column for its name."""
     columns: list[str] = []
     for dimension in by:
         columns += (
@@ -283,7 +283,7 @@ def _render_usage(report: Report, key: Key, used: UsageFigures) -> dict[str, Any
 
 
 def _figures(used: UsageFigures, by_kind: bool) -> dict[str, int | None]:
-    """No kind of credits can be said to have run for some time."""
+    """The figures of a row. Run time is not divided by kinds of credits, so it is null there."""
     return {
         "charged_micros": used.charged,
         "used_micros": used.used,
@@ -333,7 +333,7 @@ async def export_costs(
     org = await service.whole_org(caller, org_id)
     seen = await _read_period(service, lambda reader: Costs.start(reader, org, wanted, every))
     costs: Costs = seen.value
-    # What was recorded never changes: what was asked for, and the last event of it, say it all.
+    # Recorded costs never change: the parameters and the last event identify the export.
     tag = f"{org} {costs.period} {costs.last} {every} {currency} {focus.VERSION}"
     head = read_response(call, org, seen.number, tag.encode())
     if head.status_code != 200:
@@ -341,7 +341,9 @@ async def export_costs(
     copied = ("Bursar-Event", "ETag", "Cache-Control")
     headers = {name: head.headers[name] for name in copied}
     headers["Content-Disposition"] = 'attachment; filename="focus.csv"'
-    first = await service.read(costs.read_more)  # while a problem can still be told as one
+    first = await service.read(
+        costs.read_more
+    )  # before the status is sent, so that an error is a problem
     streamed = _stream_rows(service, org, currency, costs, first)
     return StreamingResponse(streamed, headers=headers, media_type=MEDIA_TYPE)
 

@@ -1,4 +1,4 @@
-"""Routes for webhooks, their deliveries, alerts and the rules by which they are raised."""
+"""Routes for webhooks, their deliveries, alerts and alert rules."""
 
 import json
 import time
@@ -68,11 +68,11 @@ Number = Annotated[int, Field(ge=1, le=2**62)]
 async def _org_of_target(
     service: Service, caller: Caller, account: str | None, org: str | None
 ) -> str:
-    """Whose something for an account, or for a whole org, is to be."""
+    """The org of a webhook or rule for an account or a whole org; the caller must reach it."""
     if account is None:
         return await service.whole_org(caller, org)
     owner = await service.org_of(caller, "accounts", account)
-    books = service.directory  # no command names the account: that it exists is seen here
+    books = service.directory  # no command checks that the account exists
     if (
         await service.read(lambda reader: books.account_of(reader, owner, "accounts", account))
         is None
@@ -84,16 +84,17 @@ async def _org_of_target(
 
 
 def no_such(kind: str) -> str:
-    """That there is nothing of a kind under an id."""
+    """The detail of a problem: there is no setting of a kind under an id."""
     return f"there is no such {kind.replace('_', ' ')}"
 
 
 async def _find_setting(
     service: Service, caller: Caller, kind: str, id: str, org: str | None
 ) -> tuple[str, Setting, int]:
-    """A webhook or a rule that a caller may see: of its org, of its account or one below.
+    """A webhook or rule that the caller may read, its org, and the number of its last event.
 
-    With it goes the number of the org's last event.
+    The caller may read those of its account, of the accounts below it, and, with a key for the
+    whole org, of the org.
     """
     of = caller.org if org is None and not caller.is_operator else org
     if of is None:
@@ -119,11 +120,10 @@ async def _find_setting(
 async def _org_to_change(
     service: Service, caller: Caller, kind: str, id: str, org: str | None, key: str
 ) -> tuple[str, bool]:
-    """The org of what a caller may change; and whether the request's key is new.
+    """The org of a webhook or rule that the caller may change; whether the request is new.
 
-    Under a key that was seen before the ledger knows the answer, whatever has become of the thing
-    since. It is told to keys for the whole org, and to the one that asked first; others must be
-    able to see the thing still.
+    The ledger replays the response to a retry, even if the webhook or rule is deleted since. Only
+    keys for the whole org and the key of the first request may retry then.
     """
     named = org if caller.is_operator else caller.org
     if named is not None and org in (None, named):
@@ -137,7 +137,7 @@ async def _org_to_change(
 
 
 async def _is_for_whole_org(service: Service, caller: Caller, org: str) -> bool:
-    """Whether a key is for all of an org."""
+    """Whether a key is for the whole org."""
     try:
         await service.whole_org(caller, org)
     except CallFailed:
@@ -146,7 +146,7 @@ async def _is_for_whole_org(service: Service, caller: Caller, org: str) -> bool:
 
 
 async def _check_room(service: Service, org: str, kind: str) -> None:
-    """End the call if an org has all the webhooks, or rules, that it may have."""
+    """End the call if an org has the maximum number of webhooks or rules."""
     if not await service.read(lambda reader: has_room(reader, org, kind)):
         raise CallFailed("invalid_request", f"an org has at most {SETTINGS_MAX:,} of them")
 
@@ -207,16 +207,16 @@ async def create_webhook(call: Call, body: WebhookRequest) -> Response:
 
 
 async def _check_url(service: Service, url: str) -> None:
-    """End the call if a URL leads where it must not; it is looked at again before each call."""
+    """End the call if a URL is unsafe. It is checked again before each delivery."""
     try:
         await service.outbound.addresses(url)
     except UnsafeUrl as error:
         raise CallFailed("invalid_request", f"/url: {error}") from None
 
 
-def _build_command(made: Callable[[], SetSetting]) -> SetSetting:
+def _build_command(build: Callable[[], SetSetting]) -> SetSetting:
     try:
-        return made()
+        return build()
     except (ValueError, TypeError) as error:
         raise InvalidCommand(str(error)) from error
 
@@ -278,7 +278,7 @@ async def _delete(
     key = call.idempotency_key()
     org = caller.org if org_id is None and not caller.is_operator else org_id
     if org is None or not await _is_for_whole_org(service, caller, org):
-        # A key for an account may drop what is for that account or below.
+        # A key for an account may delete webhooks and rules of that account and those below.
         org, _ = await _org_to_change(service, caller, command.kind, command.id, org, key)
     answer = await run_command(service, caller, org, key, command)
     done = command_result(org, answer, 200, lambda _: Deleted(id=command.id))
@@ -391,7 +391,7 @@ async def resend_delivery(call: Call, id: Id, number: Number, org_id: OrgId = No
 
 
 async def _check_delivered(service: Service, org: str, id: str, number: int) -> None:
-    """End the call unless a webhook was told, or is to be told, of an event."""
+    """End the call unless the event was, or will be, delivered to the webhook."""
     seen = await service.read(lambda reader: deliveries_of(reader, org, id, number - 1, "", 1))
     if number not in [delivery.number for delivery in seen.value.items]:
         raise CallFailed("not_found", "the webhook was not told of that event")

@@ -73,7 +73,7 @@ class Jobs:
         """Ask a job's pool to stop it; to cancel again, under any key, changes nothing."""
         row = self._require(org, job)
         answer = self._ask(cancellation_request(org, job, key, actor))
-        failpoint("withdraw.after_commit")
+        failpoint("cancellation.after_commit")
         if row.follows and row.digest is not None:  # it is in no pool that could let it go
             self._followers.of([(org, row.digest)])
         return answer
@@ -114,7 +114,7 @@ class Jobs:
             for handler, answer in zip(handlers, answers, strict=True):
                 handler.take(answer)
             if any(each.ask is not None for each in handlers):
-                failpoint("receive.between_commands")
+                failpoint("messages.between_commands")
         self._followers.of(flights_of(handled, jobs))
         self.with_room |= {org for (org, _), job in jobs.items() if job.array is not None}
         return handled

@@ -42,7 +42,7 @@ class TopUps:
             now = self._clock(self._connection)
             wanted = [(org, job, amount) for org, job in page if (amount := top_up(job)) > 0]
             if wanted:
-                failpoint("rolling.looked")
+                failpoint("rolling_holds.selected")
             grown += self._grow(wanted, now)
         return grown
 

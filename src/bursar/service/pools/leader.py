@@ -189,7 +189,7 @@ class PoolLeader:
         """Lead for another moment; how long nothing has to be done, in seconds, or None: at all."""
         epoch, now = self._led()
         if epoch is not None:
-            failpoint("leader.leads")
+            failpoint("leader.elected")
             self._expire()
         follower = self._followed(now)
         now = follower.cluster.now  # at least: a cluster's time never goes back

@@ -302,9 +302,9 @@ class Scaler:
         def do(work: PoolTransaction) -> tuple[NodeOrder, ...] | Denied:
             return rules.add_ordered_nodes(work, seen.epoch, new) or tuple(new)
 
-        failpoint("scaling.advised")
+        failpoint("scaling.planned")
         _allowed(keeper.change(do, _writing(keeper.id, (), ())))
-        failpoint("scaling.written")
+        failpoint("scaling.order_written")
         for one in new:
             _log.info("node %s of pool %s is ordered", one.node.id, keeper.id)
         return [*orders, *new]
@@ -378,7 +378,7 @@ class Scaler:
         except Exception as error:  # a bug in there must not leave an order unanswered for ever
             _log.exception("a question about node %s broke", one.node.id)
             answer = ProviderAnswer(None, str(error))
-        failpoint("scaling.answered")
+        failpoint("scaling.provider_answered")
         if answer.reason:
             _log.warning("node %s of pool %s: %s", one.node.id, key[0], answer.reason)
         with self._lock:

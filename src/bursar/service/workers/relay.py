@@ -113,11 +113,11 @@ class Relay:
 
     def _to_pool(self, pool: PoolId, letters: Sequence[Letter], done: Round) -> None:
         done.sent += len(letters)
-        failpoint("post.to_pool.read")
+        failpoint("relay.to_pool.read")
         handled = _handled(self.pools[pool].receive, letters)
-        failpoint("post.to_pool.handled")
+        failpoint("relay.to_pool.delivered")
         self._jobs.acknowledge(handled)
-        failpoint("post.to_pool.acknowledged")
+        failpoint("relay.to_pool.acknowledged")
         done.acknowledged += len(handled)
 
     def from_pool(self, pool: PoolId, done: Round) -> None:
@@ -125,11 +125,11 @@ class Relay:
         for letters in self._pages(lambda after: from_pool(self._connection, pool, after, MOST)):
             done.look_at(letters, self._clock(self._connection))
             done.sent += len(letters)
-            failpoint("post.to_org.read")
+            failpoint("relay.to_org.read")
             handled = _handled(self._jobs.receive, letters)
-            failpoint("post.to_org.handled")
+            failpoint("relay.to_org.delivered")
             self.pools[pool].acknowledge(handled)
-            failpoint("post.to_org.acknowledged")
+            failpoint("relay.to_org.acknowledged")
             done.acknowledged += len(handled)
 
     def _pages(self, read: Callable[[Letter | None], list[Letter]]) -> Iterator[list[Letter]]:
