@@ -59,8 +59,8 @@ def schedule_(
         bool,
         typer.Option("--durable", help="Measure a whole deployment with nodes that run nothing."),
     ] = False,
-    small: Annotated[
-        bool, typer.Option("--small", "--quick", help="Run tiny loads, as a smoke test.")
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Run tiny loads, as a smoke test.")
     ] = False,
     json: Json = False,
     only: Annotated[
@@ -76,8 +76,8 @@ def schedule_(
         raise typer.BadParameter("give one of --core, --durable", param_hint="--core, --durable")
     names = _parse_names(only, schedule.LOADS if core else durable_schedule.LOADS)
     if core:
-        raise _run(lambda: schedule.main(small=small, json=json, only=names))
-    raise _run(lambda: durable_schedule.main(quick=small, json=json, only=names, state=state))
+        raise _run(lambda: schedule.main(quick=quick, json=json, only=names))
+    raise _run(lambda: durable_schedule.main(quick=quick, json=json, only=names, state=state))
 
 
 @app.command("traces")
@@ -133,8 +133,15 @@ def library_(
         int, typer.Option(min=1, help="Number of TimelineLedger calls in each load.")
     ] = 100_000,
 ) -> None:
-    """Measure the library against its yardsticks (about three minutes)."""
-    library.main(json=json, operations=operations, timeline_operations=timeline_operations)
+    """Measure the library against its yardsticks (about three minutes).
+
+    Exits with 1 if an answer was wrong.
+    """
+    raise _run(
+        lambda: library.main(
+            json=json, operations=operations, timeline_operations=timeline_operations
+        )
+    )
 
 
 def _parse_names(only: str, known: Iterable[str]) -> list[str]:

@@ -5,11 +5,11 @@ import time
 from statistics import median
 from typing import Final
 
-from benchmarks.ledger.figures import Figure, Load
+from benchmarks.environment import SEED, Log
 from benchmarks.ledger.orgs import make_orgs, project, sweep
-from benchmarks.ledger.sizes import MANY, SEED, SPREAD, Shape, Sizes
+from benchmarks.ledger.sizes import MANY, SPREAD, LedgerSizes, Shape
 from benchmarks.ledger.throughput import CALLERS, Working
-from benchmarks.ledger.yardsticks import Say
+from benchmarks.results import Figure, Load
 from bursar.core.refusal import Refusal
 from bursar.service.database import Database, ScratchDatabase, scratch_database
 from bursar.service.queries.balances import LedgerReads
@@ -20,7 +20,7 @@ TOP: Final = 100  # places
 TOP_MS: Final = 20
 
 
-def measure_accounts(server: Database, sizes: Sizes, _: dict[str, float], say: Say) -> Load:
+def measure_accounts(server: Database, sizes: LedgerSizes, _: dict[str, float], log: Log) -> Load:
     """L-spread and balances, on few accounts and on many, in turn: so noise meets both alike."""
     few, many = sizes.spread_orgs * SPREAD.accounts, sizes.many_accounts
     load = Load(
@@ -32,18 +32,18 @@ def measure_accounts(server: Database, sizes: Sizes, _: dict[str, float], say: S
         scratch_database(server, "bursar_bench_few") as with_few,
         scratch_database(server, "bursar_bench_many") as with_many,
     ):
-        fewer = Place(load, with_few, SPREAD, sizes.spread_orgs, sizes, say)
-        more = Place(load, with_many, MANY, sizes.many_orgs, sizes, say)
+        fewer = Place(load, with_few, SPREAD, sizes.spread_orgs, sizes, log)
+        more = Place(load, with_many, MANY, sizes.many_orgs, sizes, log)
         for place in (fewer, more, fewer, more):
             place.work()
-        say(f"L-accounts: {sizes.reads:,} balances in each")
+        log(f"L-accounts: {sizes.reads:,} balances in each")
         with with_few.connect() as one, with_many.connect() as other:
             looking = [(fewer, LedgerReads(one)), (more, LedgerReads(other))]
             for _number in range(sizes.reads):
                 for place, books in looking:
                     load.problems += place.read_balance(books)
         _compare(load, fewer, more, f"{few:,} accounts")
-        _top(load, with_many, sizes, say)
+        _top(load, with_many, sizes, log)
         fewer.working.check()
         more.working.check()
     return load
@@ -53,10 +53,16 @@ class Place:
     """A database with some orgs, and what was measured on it."""
 
     def __init__(
-        self, load: Load, database: ScratchDatabase, shape: Shape, orgs: int, sizes: Sizes, say: Say
+        self,
+        load: Load,
+        database: ScratchDatabase,
+        shape: Shape,
+        orgs: int,
+        sizes: LedgerSizes,
+        log: Log,
     ) -> None:
-        say(f"L-accounts: making {orgs * shape.accounts:,} accounts in {orgs:,} orgs")
-        self.working = Working(load, database, sizes, say)
+        log(f"L-accounts: making {orgs * shape.accounts:,} accounts in {orgs:,} orgs")
+        self.working = Working(load, database, sizes, log)
         self.per_second: list[float] = []  # commands
         self.balance_s: list[float] = []
         self._shape = shape
@@ -98,9 +104,9 @@ def _compare(load: Load, few: Place, many: Place, yardstick: str) -> None:
     ]
 
 
-def _top(load: Load, database: ScratchDatabase, sizes: Sizes, say: Say) -> None:
+def _top(load: Load, database: ScratchDatabase, sizes: LedgerSizes, log: Log) -> None:
     """Bring the top list over all orgs up to date, and read it."""
-    say("L-accounts: sweep, and the top list")
+    log("L-accounts: sweep, and the top list")
     began = time.perf_counter()
     sweep(database)
     swept_s = time.perf_counter() - began

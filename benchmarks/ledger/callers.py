@@ -23,8 +23,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from benchmarks.environment import SEED
 from benchmarks.ledger.orgs import USER, later, project
-from benchmarks.ledger.sizes import SEED
 from bursar.core.ids import ChargeId, HoldId
 from bursar.core.ledger.commands import Charge, Command, RepayDebt, Reserve, Settle
 from bursar.core.money import CREDIT
@@ -316,7 +316,7 @@ class Nobody:
             answer.set_result(nothing)
 
 
-def cost_of_asking(callers: int, seconds: float) -> float:
+def measure_caller_cost(callers: int, seconds: float) -> float:
     """Seconds of processor time that one command costs the callers and their futures."""
     nobody = Nobody()
     began = time.process_time()

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from itertools import count
 from statistics import median
 
-from benchmarks.ledger.figures import Figure, Load
+from benchmarks.environment import Log
 from benchmarks.ledger.orgs import ROOT, USER, later, make_org, settle_down
-from benchmarks.ledger.sizes import Sizes
+from benchmarks.ledger.sizes import LedgerSizes
 from benchmarks.ledger.throughput import verify_after
-from benchmarks.ledger.yardsticks import Say
+from benchmarks.results import Figure, Load
 from bursar.core.ids import GrantId, HoldId
 from bursar.core.instant import DAY
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Release, Reserve
@@ -22,7 +22,7 @@ SPANS = (1, 10, 1_000)  # grants that a hold draws from
 EACH = 1_000  # micro-credits of a grant
 
 
-def measure_grants(server: Database, sizes: Sizes, _: dict[str, float], say: Say) -> Load:
+def measure_grants(server: Database, sizes: LedgerSizes, _: dict[str, float], log: Log) -> Load:
     """Holds of equal spans on accounts with few, more and most grants."""
     load = Load(
         name="L-grants",
@@ -32,13 +32,13 @@ def measure_grants(server: Database, sizes: Sizes, _: dict[str, float], say: Say
     )
     with scratch_database(server, "bursar_bench_grants") as database:
         for number in sizes.grants:
-            say(f"L-grants: issuing {number:,} grants")
+            log(f"L-grants: issuing {number:,} grants")
             make_org(database, _org(number), _issued(number))
         settle_down(database)
         for span in SPANS:
-            say(f"L-grants: holds that span {span:,}")
+            log(f"L-grants: holds that span {span:,}")
             _compare(load, database, span, sizes)
-        verify_after(load, database, say)
+        verify_after(load, database, log)
     return load
 
 
@@ -61,7 +61,7 @@ def _issued(number: int) -> Iterator[Command]:
         )
 
 
-def _compare(load: Load, database: ScratchDatabase, span: int, sizes: Sizes) -> None:
+def _compare(load: Load, database: ScratchDatabase, span: int, sizes: LedgerSizes) -> None:
     """The same holds for each number of grants that has as many; the fewest are the yardstick."""
     enough = [number for number in sizes.grants if number >= span]
     if not enough:

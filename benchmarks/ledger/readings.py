@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks.ledger.figures import Figure, Load
+from benchmarks.environment import Log
 from benchmarks.ledger.orgs import (
     MADE,
     USER,
@@ -21,9 +21,9 @@ from benchmarks.ledger.orgs import (
     settle_down,
     tree,
 )
-from benchmarks.ledger.sizes import SPREAD, Sizes
+from benchmarks.ledger.sizes import SPREAD, LedgerSizes
 from benchmarks.ledger.throughput import verify_after
-from benchmarks.ledger.yardsticks import Say
+from benchmarks.results import Figure, Load
 from bursar.core.dispatch.reports import NodeReport, Reading
 from bursar.core.dispatch.state import cluster_name
 from bursar.core.ids import HoldId, JobId, NodeId, PriceVersionId
@@ -56,18 +56,18 @@ GPU: Final = "h100"
 RUN_HOURS: Final = (1, 2, 4, 8)  # that jobs may run at most, in turn
 BETWEEN: Final = 10 * SECOND  # two reports of a node; half of what a lease lasts without one
 TOLD: Final = 75 * SECOND  # after that every second job has told its org of usage
-READINGS_LEAST: Final = 30_000  # a second
-CHARGES_LEAST: Final = 5_000
+READINGS_LEAST: Final = 50_000  # a second
+CHARGES_LEAST: Final = 6_000
 
 
-def measure_meter(server: Database, sizes: Sizes, _: dict[str, float], say: Say) -> Load:
+def measure_meter(server: Database, sizes: LedgerSizes, _: dict[str, float], log: Log) -> Load:
     """Report run times until it is clear how fast that goes, then charge what orgs were told."""
     load = Load(
         name="L-meter",
         what=f"readings of {sizes.attempts:,} running attempts, {sizes.per_call:,} per call",
     )
     with scratch_database(server, "bursar_bench_meter") as database:
-        say(f"L-meter: making {sizes.attempts:,} jobs and letting them run")
+        log(f"L-meter: making {sizes.attempts:,} jobs and letting them run")
         hands = Hands(later() - 13 * HOUR)
         orgs = _make_jobs(database, sizes, hands)
         with (
@@ -86,11 +86,11 @@ def measure_meter(server: Database, sizes: Sizes, _: dict[str, float], say: Say)
             fleet.report()
             relay.from_pool(POOL, Round())  # that they have started
             settle_down(database)
-            say("L-meter: readings")
+            log("L-meter: readings")
             load.figures.append(_readings(fleet, sizes))
-            say("L-meter: charges")
+            log("L-meter: charges")
             load.figures.append(_charges(load, fleet, relay))
-        verify_after(load, database, say)
+        verify_after(load, database, log)
     return load
 
 
@@ -159,7 +159,7 @@ class Fleet:
         return -1 if orders is None else len(orders.leases)
 
 
-def _readings(fleet: Fleet, sizes: Sizes) -> Figure:
+def _readings(fleet: Fleet, sizes: LedgerSizes) -> Figure:
     began, count = time.perf_counter(), 0
     while time.perf_counter() - began < sizes.seconds:
         count += fleet.report()
@@ -189,7 +189,7 @@ def _charges(load: Load, fleet: Fleet, relay: Relay) -> Figure:
 # Setting it up.
 
 
-def _make_jobs(database: ScratchDatabase, sizes: Sizes, hands: Hands) -> list[OrgId]:
+def _make_jobs(database: ScratchDatabase, sizes: LedgerSizes, hands: Hands) -> list[OrgId]:
     """As many orgs as nodes, each with the jobs of one."""
     orgs = [f"org-{number:06d}" for number in range(sizes.attempts // sizes.per_call)]
     make_org(database, orgs[0], _priced(), hands)

@@ -2,24 +2,25 @@
 
 import time
 from collections.abc import Iterator
+from typing import Final
 
+from benchmarks.environment import Log
 from benchmarks.ledger.callers import STEPS, Works
-from benchmarks.ledger.figures import Figure, Load
 from benchmarks.ledger.orgs import copy_org, make_org, settle_down, tree
-from benchmarks.ledger.sizes import HOT, Sizes
-from benchmarks.ledger.yardsticks import Say
+from benchmarks.ledger.sizes import HOT, LedgerSizes
+from benchmarks.results import Figure, Load
 from bursar.core.ledger.commands import Command
 from bursar.service.database import Database, scratch_database
 from bursar.service.ledger.audit import orgs_of, rebuild, verify
 
-WORKERS = 2
-LEAST = 30_000  # events a second
+WORKERS: Final = 2
+EVENTS_PER_S_LEAST: Final = 60_000
 
 
-def measure_rebuild(server: Database, sizes: Sizes, _: dict[str, float], say: Say) -> Load:
+def measure_rebuild(server: Database, sizes: LedgerSizes, _: dict[str, float], log: Log) -> Load:
     """Rebuild everything, then verify everything."""
     with scratch_database(server, "bursar_bench_rebuild") as database:
-        say(f"L-rebuild: making {sizes.rebuild_orgs:,} orgs with a history")
+        log(f"L-rebuild: making {sizes.rebuild_orgs:,} orgs with a history")
         names = [f"org-{number:06d}" for number in range(sizes.rebuild_orgs)]
         make_org(database, names[0], _history(names[0], sizes.rebuild_events))
         with database.connect(timeouts=None) as connection:
@@ -29,13 +30,13 @@ def measure_rebuild(server: Database, sizes: Sizes, _: dict[str, float], say: Sa
         events = sum(orgs.values())
         load = Load(name="L-rebuild", what=f"{events:,} events of {len(orgs):,} orgs")
 
-        say(f"L-rebuild: rebuilding from {events:,} events with {WORKERS} workers")
+        log(f"L-rebuild: rebuilding from {events:,} events with {WORKERS} workers")
         began = time.perf_counter()
         for one in rebuild(database.url, orgs, WORKERS):
             load.problems += [str(difference) for difference in one.differences]
         rebuilding = time.perf_counter() - began
 
-        say("L-rebuild: verify")
+        log("L-rebuild: verify")
         began = time.perf_counter()
         with database.connect(timeouts=None) as connection:
             load.problems += [str(problem) for problem in verify(connection)]
@@ -44,7 +45,9 @@ def measure_rebuild(server: Database, sizes: Sizes, _: dict[str, float], say: Sa
         (f"rebuild and compare, {WORKERS} workers", rebuilding),
         ("verify, one connection", verifying),
     ):
-        load.figures.append(Figure(what=what, value=events / seconds, unit="events/s", least=LEAST))
+        load.figures.append(
+            Figure(what=what, value=events / seconds, unit="events/s", least=EVENTS_PER_S_LEAST)
+        )
     return load
 
 

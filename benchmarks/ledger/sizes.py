@@ -1,9 +1,7 @@
-"""How large and how long each load is."""
+"""Sizes and durations of the loads."""
 
 from dataclasses import dataclass
 from typing import Final
-
-SEED: Final = 20_260_101
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +23,7 @@ MANY: Final = Shape(teams=7, projects=42)  # 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class LedgerSizes:
     """The numbers of one run of the benchmark."""
 
     seconds: float  # of each measured stretch
@@ -49,7 +47,7 @@ class Sizes:
         return self.many_orgs * MANY.accounts
 
 
-FULL: Final = Sizes(
+FULL: Final = LedgerSizes(
     seconds=10.0,
     warm_s=3.0,
     scale=50,
@@ -64,7 +62,7 @@ FULL: Final = Sizes(
     rebuild_orgs=100,
     rebuild_events=10_000,
 )
-QUICK: Final = Sizes(
+QUICK: Final = LedgerSizes(
     seconds=3.0,
     warm_s=1.0,
     scale=5,

@@ -9,14 +9,15 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from benchmarks.environment import SEED, Log
 from benchmarks.ledger.orgs import settle_down
-from benchmarks.ledger.sizes import SEED, Sizes
+from benchmarks.ledger.sizes import LedgerSizes
 from bursar.service.database import Database, ScratchDatabase, program_path, scratch_database
 
 PLAIN_WAY: Final = """\
@@ -47,8 +48,6 @@ PLAIN_ACCOUNTS: Final = """
 THREADS: Final = 2
 _TPS: Final = re.compile(r"^tps = ([\d.]+)", re.MULTILINE)
 
-Say = Callable[[str], None]
-
 WHAT: Final = {
     "T(8)": "pgbench TPC-B, 8 clients",
     "T(64)": "pgbench TPC-B, 64 clients",
@@ -57,7 +56,9 @@ WHAT: Final = {
 }
 
 
-def measured(server: Database, sizes: Sizes, wanted: Iterable[str], say: Say) -> dict[str, float]:
+def measure_yardsticks(
+    server: Database, sizes: LedgerSizes, wanted: Iterable[str], log: Log
+) -> dict[str, float]:
     """Transactions a second of the yardsticks of these names."""
     told: dict[str, float] = {}
     asked = [name for name in WHAT if name in set(wanted)]
@@ -65,28 +66,28 @@ def measured(server: Database, sizes: Sizes, wanted: Iterable[str], say: Say) ->
     plain = [name for name in asked if name.startswith("P")]
     if tpc_b:
         with scratch_database(server, "bursar_bench_tpcb") as database:
-            say(f"yardstick T: filling pgbench's tables, scale {sizes.scale}")
+            log(f"yardstick T: filling pgbench's tables, scale {sizes.scale}")
             _pgbench(database, ["--initialize", "--quiet", f"--scale={sizes.scale}"])
             for name in tpc_b:
-                say(f"yardstick {name}: {WHAT[name]}")
+                log(f"yardstick {name}: {WHAT[name]}")
                 clients = int(name[2:-1])
                 told[name] = _tps(database, sizes, clients, ["--builtin=tpcb-like"])
     if plain:
         with scratch_database(server, "bursar_bench_plain") as database:
             _make_plain(database, sizes)
             for name in plain:
-                say(f"yardstick {name}: {WHAT[name]}")
+                log(f"yardstick {name}: {WHAT[name]}")
                 told[name] = _plain_way(database, sizes, hot=name == "P-hot")
     return told
 
 
-def _make_plain(database: ScratchDatabase, sizes: Sizes) -> None:
+def _make_plain(database: ScratchDatabase, sizes: LedgerSizes) -> None:
     with database.connect(timeouts=None) as connection:
         connection.execute(PLAIN_TABLES)
         connection.execute(PLAIN_ACCOUNTS, [sizes.plain_accounts])
 
 
-def _plain_way(database: ScratchDatabase, sizes: Sizes, *, hot: bool) -> float:
+def _plain_way(database: ScratchDatabase, sizes: LedgerSizes, *, hot: bool) -> float:
     drawn = "1" if hot else f"random(1, {sizes.plain_accounts})"
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "plain.sql")
@@ -94,7 +95,7 @@ def _plain_way(database: ScratchDatabase, sizes: Sizes, *, hot: bool) -> float:
         return _tps(database, sizes, 64, ["--protocol=prepared", f"--file={script}"])
 
 
-def _tps(database: ScratchDatabase, sizes: Sizes, clients: int, options: list[str]) -> float:
+def _tps(database: ScratchDatabase, sizes: LedgerSizes, clients: int, options: list[str]) -> float:
     settle_down(database)
     length = f"--time={sizes.seconds:.0f}"
     if sizes.transactions is not None:

@@ -1,24 +1,24 @@
-"""How fast the scheduler decides, on the loads that others publish figures of.
+"""How fast the scheduler decides, on the loads of other schedulers' published benchmarks.
 
 Each load is decided in memory by the planner of the service, and in the same run by a naive one:
-seconds of a shared machine cannot be compared with those of another day, ratios can. Who has which
-GPU is counted on the side, and a load that gave one away twice, or left a job out, has failed,
-however fast it was.
+seconds on a shared machine are not comparable between days, ratios are. A checker of its own
+counts which job has which GPU. A load in which a GPU is given away twice or a job is left out has
+failed, whatever its speed.
 """
 
 import gc
 import json as json_text
-import sys
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
-from benchmarks.schedule import core, report
-from benchmarks.schedule.core import Say
-from benchmarks.schedule.figures import Load
-from benchmarks.schedule.sizes import FULL, SMALL, Sizes
+from benchmarks.environment import Log, log_to_stderr
+from benchmarks.results import Load, is_clean, loads_as_object
+from benchmarks.schedule import core
+from benchmarks.schedule.sizes import FULL, QUICK, QUICK_TITLE, ScheduleSizes
+from benchmarks.table import print_loads
 
-LOADS: Final = MappingProxyType[str, Callable[[Sizes, Say], Load]](
+LOADS: Final = MappingProxyType[str, Callable[[ScheduleSizes, Log], Load]](
     {
         "kueue-baseline": core.kueue_baseline,
         "kueue-large": core.kueue_large,
@@ -33,24 +33,38 @@ LOADS: Final = MappingProxyType[str, Callable[[Sizes, Say], Load]](
 )
 
 
-def measure(sizes: Sizes, only: Sequence[str], say: Say) -> list[Load]:
+NAIVE: Final = "first fit: sort the queue, try all nodes for each job"
+LEGEND: Final = (
+    "measured: processor time, except virtual time; naive: first fit in the same run, which does"
+    " less; peers' figures were published, from their machines, with their stores"
+)
+
+
+def measure(sizes: ScheduleSizes, only: Sequence[str], log: Log) -> list[Load]:
     """Run these loads, one after another."""
     loads = []
     for name in only:
-        gc.collect()  # what the load before left behind is not this one's
-        loads.append(LOADS[name](sizes, say))
+        gc.collect()  # garbage of the load before costs this load no time
+        loads.append(LOADS[name](sizes, log))
     return loads
 
 
-def main(*, small: bool = False, json: bool = False, only: Sequence[str] = ()) -> bool:
-    """Measure, and print a table or one object; whether every load was decided rightly."""
-    loads = measure(SMALL if small else FULL, only or list(LOADS), _say)
+def main(*, quick: bool = False, json: bool = False, only: Sequence[str] = ()) -> bool:
+    """Measure, and print a table or JSON; return whether every load was decided correctly."""
+    loads = measure(QUICK if quick else FULL, only or list(LOADS), log_to_stderr)
     if json:
-        print(json_text.dumps(report.as_object(loads, small=small)))
+        print(json_text.dumps(as_object(loads, quick=quick)))
     else:
-        report.print_table(loads, small=small)
-    return all(not load.problems for load in loads)
+        print_table(loads, quick=quick)
+    return is_clean(loads)
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def as_object(loads: Sequence[Load], *, quick: bool) -> dict[str, Any]:
+    """Return the loads as plain JSON."""
+    return loads_as_object("schedule-core", loads, quick=quick, yardsticks={"naive": NAIVE})
+
+
+def print_table(loads: Sequence[Load], *, quick: bool) -> None:
+    """Print the loads as a table."""
+    title = "schedule benchmark, --core" + (QUICK_TITLE if quick else "")
+    print_loads(title, loads, [LEGEND], without=[">to peer"])

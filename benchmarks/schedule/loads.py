@@ -4,7 +4,8 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from benchmarks.schedule.sizes import SEED, Stream, Streams
+from benchmarks.environment import SEED
+from benchmarks.schedule.sizes import Stream, Streams
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import DAY, HOUR, MINUTE, SECOND, Instant
 from bursar.core.scheduling.model.jobs import Job, Path, RunningJob, Shape

@@ -1,4 +1,4 @@
-"""How large each load is: as it was published, and so tiny that it only shows that it works."""
+"""Sizes of the loads: as published, and tiny ones that only show that the benchmark works."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from bursar.core.instant import SECOND
 
 MS: Final = SECOND // 1_000
-SEED: Final = 20_260_101
+QUICK_TITLE: Final = " --quick: figures mean nothing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Streams:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class ScheduleSizes:
     """The numbers of one run of the benchmark."""
 
     baseline: Streams
@@ -73,7 +73,7 @@ class Sizes:
     idle_http_jobs: int  # the same over HTTP
 
 
-FULL: Final = Sizes(
+FULL: Final = ScheduleSizes(
     baseline=Streams(
         groups=5, queues=6, floor=20, ceiling=100,
         streams=(
@@ -108,7 +108,7 @@ FULL: Final = Sizes(
     idle_jobs=300,
     idle_http_jobs=200,
 )  # fmt: skip
-SMALL: Final = Sizes(
+QUICK: Final = ScheduleSizes(
     baseline=Streams(
         groups=2, queues=2, floor=20, ceiling=30,
         streams=(

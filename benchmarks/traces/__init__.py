@@ -1,24 +1,26 @@
-"""How well the scheduler decides, on workloads of others that have been measured before.
+"""How well the scheduler decides, on published workloads that were measured before.
 
-The rules that others measured come first, on the same data in the same run: only when they come to
-what is known of them does a figure of ours mean anything. The traces are not part of Bursar; they
-lie in a folder that the caller names.
+The rules of other schedulers run first, on the same data in the same run: Bursar's figures mean
+something only if those rules reproduce their known figures. The traces are not part of Bursar;
+they are files in a folder that the caller names.
 """
 
 import json as json_text
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from benchmarks.traces import fairness, packing_run, philly, plots, report, tiers
-from benchmarks.traces.figures import Experiment, Options, Say
+from benchmarks.environment import Log, log_to_stderr
+from benchmarks.results import Experiment, experiments_as_object
+from benchmarks.table import print_experiments
+from benchmarks.traces import fairness, packing_run, philly, plots, tiers
+from benchmarks.traces.options import Options
 from benchmarks.traces.trace_files import Missing
 
 __all__ = ["EXPERIMENTS", "Missing", "Options", "main", "measure"]
 
-EXPERIMENTS: Final = MappingProxyType[str, Callable[[Options, Say], Experiment]](
+EXPERIMENTS: Final = MappingProxyType[str, Callable[[Options, Log], Experiment]](
     {
         "A": packing_run.packing,
         "C": fairness.fairness,
@@ -28,24 +30,20 @@ EXPERIMENTS: Final = MappingProxyType[str, Callable[[Options, Say], Experiment]]
 )
 
 
-def measure(options: Options, only: Sequence[str], say: Say) -> list[Experiment]:
+def measure(options: Options, only: Sequence[str], log: Log) -> list[Experiment]:
     """Run these experiments, one after another."""
-    return [EXPERIMENTS[name](options, say) for name in only]
+    return [EXPERIMENTS[name](options, log) for name in only]
 
 
 def main(
     options: Options, *, json: bool = False, only: Sequence[str] = (), pictures: Path | None = None
 ) -> bool:
-    """Measure, and print tables or one object; whether all yardsticks came to what is known."""
-    experiments = measure(options, only or list(EXPERIMENTS), _say)
+    """Measure, and print tables or JSON; return whether all yardsticks are as known."""
+    experiments = measure(options, only or list(EXPERIMENTS), log_to_stderr)
     for path in plots.draw(experiments, pictures) if pictures is not None else ():
-        _say(f"drawn: {path}")
+        log_to_stderr(f"drawn: {path}")
     if json:
-        print(json_text.dumps(report.as_object(experiments)))
+        print(json_text.dumps(experiments_as_object(experiments)))
     else:
-        report.print_tables(experiments)
+        print_experiments(experiments)
     return all(experiment.trusted for experiment in experiments)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -10,8 +10,10 @@ from math import inf
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from benchmarks.environment import Log
+from benchmarks.results import Experiment, Goal, PolicyFigure
 from benchmarks.traces import trace_files
-from benchmarks.traces.figures import OURS, Experiment, Figure, Goal, Options, Say, mean
+from benchmarks.traces.options import OURS, Options, mean
 from benchmarks.traces.replay import SECOND, Rule, Task, rank
 from benchmarks.traces.trace_files import Fair
 from benchmarks.traces.trace_jobs import BLIND, EXACT, Track, drive_fair
@@ -84,17 +86,17 @@ TRACKS: Final = MappingProxyType[str, tuple[Track, ...]](
 )
 
 
-def fairness(options: Options, say: Say) -> Experiment:
+def fairness(options: Options, log: Log) -> Experiment:
     """Who has to wait longer than on a fair part of the cluster alone."""
     experiment = Experiment(name="C", what=f"fairness on {FAIR_GPUS} GPUs")
     jobs = trace_files.fair_jobs(options.folder)
     asks = [job.ask for job in jobs]
     for policy, (rule, known) in FAIR.items() if options.others else ():
-        say(f"C: {policy}")
+        log(f"C: {policy}")
         measured = fair_figures(rank(asks, [FAIR_GPUS], rule), jobs)
         experiment.figures += _others(policy, measured, known)
     for track, guesses in TRACKS.items() if options.ours else ():
-        say(f"C: {OURS}, {track}")
+        log(f"C: {OURS}, {track}")
         runs = [
             fair_figures(drive_fair(asks, FAIR_GPUS, options.policy, guess), jobs)
             for guess in guesses
@@ -123,10 +125,10 @@ _WHAT: Final = ("makespan", "average JCT", "worst rho", "unfair", "Jain of 1/rho
 _UNITS: Final = ("s", "s", "", "%", "", "")
 
 
-def _others(policy: str, measured: FairFigures, known: FairKnown) -> list[Figure]:
+def _others(policy: str, measured: FairFigures, known: FairKnown) -> list[PolicyFigure]:
     near = (*(NEAR * one for one in known[:3]), UNFAIR_POINTS)
     return [
-        Figure(
+        PolicyFigure(
             load="120 jobs", policy=policy, what=what, value=value, unit=unit,
             known=told, within=within,
         )
@@ -136,10 +138,10 @@ def _others(policy: str, measured: FairFigures, known: FairKnown) -> list[Figure
     ]  # fmt: skip
 
 
-def _ours(track: str, measured: FairFigures) -> list[Figure]:
+def _ours(track: str, measured: FairFigures) -> list[PolicyFigure]:
     musts = RECORDS if track == "exact" else ()
     return [
-        Figure(
+        PolicyFigure(
             load=track, policy=OURS, what=what, value=value, unit=unit,
             must=None if must is None else Goal(must),
             reach=None if reach is None or reach == inf else Goal(reach),

@@ -4,9 +4,11 @@ from time import process_time
 from types import MappingProxyType
 from typing import Final
 
+from benchmarks.environment import Log
+from benchmarks.results import Experiment, Goal, PolicyFigure
 from benchmarks.traces import trace_files
 from benchmarks.traces.bursar_placement import pack_ours
-from benchmarks.traces.figures import OURS, Experiment, Figure, Goal, Options, Say, mean
+from benchmarks.traces.options import OURS, Options, mean
 from benchmarks.traces.packing import BestFit, Curve, Fgd, pack, shuffled, typical_of
 
 FIRST_SEED: Final = 42
@@ -23,7 +25,7 @@ AHEAD: Final = MappingProxyType[str, dict[int, float]](  # what to reach for
 DECIDED_S: Final = 30.0  # one run of ours, in seconds of one core
 
 
-def packing(options: Options, say: Say) -> Experiment:
+def packing(options: Options, log: Log) -> Experiment:
     """How much of a cluster can be given away to pods that come one by one."""
     experiment = Experiment(name="A", what="packing: GPUs given away, % of the cluster")
     known = trace_files.published(options.folder, ASKED)
@@ -34,7 +36,7 @@ def packing(options: Options, say: Say) -> Experiment:
         typical = typical_of(pods)
         curves: dict[str, list[Curve]] = {}
         for seed in range(FIRST_SEED, FIRST_SEED + options.seeds):
-            say(f"A: {workload}, seed {seed}")
+            log(f"A: {workload}, seed {seed}")
             coming, order = shuffled(pods, hosts, seed)
             if options.others:
                 curves.setdefault("BestFit", []).append(pack(coming, order, BestFit()))
@@ -46,7 +48,7 @@ def packing(options: Options, say: Say) -> Experiment:
         experiment.figures += _packed(workload, curves, known)
     if options.ours:
         experiment.figures.append(
-            Figure(
+            PolicyFigure(
                 load="all", policy=OURS, what="slowest run", value=slowest, unit="s",
                 reach=Goal(DECIDED_S),
             )
@@ -57,7 +59,7 @@ def packing(options: Options, say: Say) -> Experiment:
 
 def _packed(
     workload: str, curves: dict[str, list[Curve]], known: dict[tuple[str, str, int], float]
-) -> list[Figure]:
+) -> list[PolicyFigure]:
     """One list: yardsticks against what is published, ours against the best that is published."""
     figures = []
     ahead = AHEAD.get(workload)
@@ -69,7 +71,7 @@ def _packed(
             mine = policy == OURS
             told = known.get((workload, policy, percent))
             figures.append(
-                Figure(
+                PolicyFigure(
                     load=workload, policy=policy, what=f"at {percent} % asked for", unit="%",
                     value=mean([curve.at(percent) for curve in runs]),
                     known=told, within=None if told is None else POINTS,

@@ -7,17 +7,10 @@ from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Final
 
+from benchmarks.environment import Log
+from benchmarks.results import Experiment, Goal, PolicyFigure
 from benchmarks.traces import trace_files
-from benchmarks.traces.figures import (
-    OURS,
-    Experiment,
-    Figure,
-    Goal,
-    Options,
-    Say,
-    mean,
-    percentile,
-)
+from benchmarks.traces.options import OURS, Options, mean, percentile
 from benchmarks.traces.replay import SECOND, Ask, Rule, Task, queue, rank
 from benchmarks.traces.trace_jobs import BLIND, EXACT, NODE_GPUS, PARTS, Track, drive_month, parts
 
@@ -66,33 +59,33 @@ TRACKS: Final = MappingProxyType[str, tuple[Track, Goal | None, Goal, Goal | Non
 )
 
 
-def philly(options: Options, say: Say) -> Experiment:
+def philly(options: Options, log: Log) -> Experiment:
     """How long a month's jobs of seven tenants wait in a pool that is a little too small."""
     experiment = Experiment(name="philly-oct", what="a month of rigid jobs: waiting, s")
     asks = trace_files.month(options.folder)
     for place, (gpus, every) in enumerate(POOLS if options.others else ()):
         for policy, (run, known) in MONTH.items():
-            say(f"philly-oct: {gpus} GPUs, {policy}")
+            log(f"philly-oct: {gpus} GPUs, {policy}")
             waited = [task.waited / SECOND for task in run(asks, gpus, every)]
             load = f"{gpus:,} GPUs"
             experiment.figures += [
-                Figure(
+                PolicyFigure(
                     load=load, policy=policy, what="average", value=mean(waited), unit="s",
                     known=known[place], within=NEAR * known[place],
                 ),
-                Figure(
+                PolicyFigure(
                     load=load, policy=policy, what="p99", value=percentile(waited, 0.99), unit="s"
                 ),
             ]  # fmt: skip
     for name in TRACKS if options.ours else ():
-        experiment.figures += _ours(asks, name, options, say)
+        experiment.figures += _ours(asks, name, options, log)
     return experiment
 
 
-def _ours(asks: Sequence[Ask], name: str, options: Options, say: Say) -> list[Figure]:
+def _ours(asks: Sequence[Ask], name: str, options: Options, log: Log) -> list[PolicyFigure]:
     """One track: how long jobs wait, and how much worse off a tenant is than alone."""
     track, must, reach, reach_p99 = TRACKS[name]
-    say(f"philly-oct: {NODES * NODE_GPUS} GPUs, {OURS}, {name}")
+    log(f"philly-oct: {NODES * NODE_GPUS} GPUs, {OURS}, {name}")
     done = drive_month(asks, NODES, options.policy, track)
     waited = [task.waited / SECOND for task in done]
     figures = [
@@ -104,14 +97,14 @@ def _ours(asks: Sequence[Ask], name: str, options: Options, say: Say) -> list[Fi
         worst = Goal(SLOWDOWN)
         here = slowdowns(done)
         for vc, nodes in parts_of(asks, NODES).items():
-            say(f"philly-oct: {vc} alone on {nodes * NODE_GPUS} GPUs")
+            log(f"philly-oct: {vc} alone on {nodes * NODE_GPUS} GPUs")
             own = [ask for ask in asks if ask.owner == vc]
             alone = slowdowns(drive_month(own, nodes, options.policy, track))
             figures.append(
                 (f"{vc}: slowdown, by its own part", here[vc] / alone[vc], "", worst, None)
             )
     return [
-        Figure(
+        PolicyFigure(
             load=f"{NODES * NODE_GPUS} GPUs", policy=f"{OURS}, {name}", what=what, value=value,
             unit=unit, must=must, reach=reach,
         )

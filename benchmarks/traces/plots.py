@@ -9,7 +9,8 @@ from html import escape
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from benchmarks.traces.figures import OURS, Experiment, Figure
+from benchmarks.results import Experiment, PolicyFigure
+from benchmarks.traces.options import OURS
 
 WIDTH: Final = 760
 LABELS: Final = 250  # the width for words at the left
@@ -60,7 +61,7 @@ def _packing(experiments: Sequence[Experiment]) -> str:
     return _svg([("GPUs left idle when 100 % was asked for, % of the cluster", bars)])
 
 
-def _idle(figure: Figure) -> float | None:
+def _idle(figure: PolicyFigure) -> float | None:
     return None if figure.must is None else 100 - figure.must.number
 
 

@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from benchmarks.environment import Log
+from benchmarks.results import Experiment, Goal, PolicyFigure
 from benchmarks.traces import trace_files
-from benchmarks.traces.figures import OURS, Experiment, Figure, Goal, Options, Say, mean
+from benchmarks.traces.options import OURS, Options, mean
 from benchmarks.traces.replay import SECOND, Ask, Rule, Task, queue, rank
 from benchmarks.traces.trace_jobs import BLIND, EXACT, TIERS, Track, drive_tiers
 
@@ -74,19 +76,19 @@ REACH: Final = MappingProxyType[str, tuple[float | None, float | None]](
 TRACKS: Final = MappingProxyType[str, Track]({"": EXACT, ", blind": BLIND})
 
 
-def tiers(options: Options, say: Say) -> Experiment:
+def tiers(options: Options, log: Log) -> Experiment:
     """Whose requests are on time when there are more than the cluster can take."""
     experiment = Experiment(name="D", what="tiers under overload: requests on time, %")
     asks = trace_files.requests(options.folder)
     for place, nodes in enumerate((6, 4)):
         load = f"{nodes * NODE_GPUS} GPUs"
         for policy, (run, known, near) in TIERED.items() if options.others else ():
-            say(f"D: {load}, {policy}")
+            log(f"D: {load}, {policy}")
             measured = tier_figures(run(asks, [NODE_GPUS] * nodes))
             within = SLO_POINTS if near else None
             experiment.figures += _others(load, policy, measured, known[place], within)
         for name, track in TRACKS.items() if options.ours else ():
-            say(f"D: {load}, {OURS}{name}")
+            log(f"D: {load}, {OURS}{name}")
             measured = tier_figures(drive_tiers(asks, nodes, options.policy, track))
             experiment.figures += _ours(load, name, measured, place)
     if options.others:
@@ -128,21 +130,21 @@ _UNITS: Final = ("%", "%", "%", "%", "h", "%")
 
 def _others(
     load: str, policy: str, measured: TierFigures, known: float, within: float | None
-) -> list[Figure]:
+) -> list[PolicyFigure]:
     first, *rest = zip(_WHAT, measured, _UNITS, strict=True)
     return [
-        Figure(
+        PolicyFigure(
             load=load, policy=policy, what=first[0], value=first[1], unit=first[2], known=known,
             within=within,
         ),
         *(
-            Figure(load=load, policy=policy, what=what, value=value, unit=unit)
+            PolicyFigure(load=load, policy=policy, what=what, value=value, unit=unit)
             for what, value, unit in rest
         ),
     ]  # fmt: skip
 
 
-def _ours(load: str, track: str, measured: TierFigures, place: int) -> list[Figure]:
+def _ours(load: str, track: str, measured: TierFigures, place: int) -> list[PolicyFigure]:
     """Durations are told, as to the rules that go by work; without them it is only told."""
     musts = {
         "weighted": Goal(BEST[place], least=True), "longest delay": Goal(LONGEST_H[place]),
@@ -150,7 +152,7 @@ def _ours(load: str, track: str, measured: TierFigures, place: int) -> list[Figu
     }  # fmt: skip
     reach = {what: goals[place] for what, goals in REACH.items()}
     return [
-        Figure(
+        PolicyFigure(
             load=load, policy=f"{OURS}{track}", what=what, value=value, unit=unit,
             must=None if track else musts.get(what),
             reach=None if track or (least := reach.get(what)) is None else Goal(least, least=True),

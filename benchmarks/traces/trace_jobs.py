@@ -38,7 +38,7 @@ BLIND: Final = Track(known=False)
 
 
 def estimates(asks: Sequence[Ask], track: Track) -> dict[str, int | None]:
-    """What users say how long their jobs run, in milliseconds."""
+    """What users log how long their jobs run, in milliseconds."""
     chance = random.Random(track.seed)
     told: dict[str, int | None] = {}
     for ask in asks:

@@ -11,19 +11,19 @@ from typer.testing import CliRunner
 
 from benchmarks import ledger as bench
 from benchmarks.__main__ import app
-from benchmarks.ledger import LOADS, Measured, measure, report
+from benchmarks.ledger import LOADS, LedgerResults, measure
 from benchmarks.ledger.callers import STEPS, Nobody, Works, latency, peak
-from benchmarks.ledger.figures import Figure, Load
 from benchmarks.ledger.orgs import make_orgs
-from benchmarks.ledger.sizes import SPREAD, Sizes
+from benchmarks.ledger.sizes import SPREAD, LedgerSizes
 from benchmarks.ledger.throughput import Working
+from benchmarks.results import Figure, Load, is_clean
 from bursar.core.ledger.commands import Command
 from bursar.service.database import Database, ScratchDatabase, scratch_database
 from bursar.service.ledger.audit import orgs_of, rebuild, verify
 from bursar.service.ledger.batch import Answer
 from bursar.service.ledger.batcher import Busy
 
-TINY = Sizes(
+TINY = LedgerSizes(
     seconds=0.3,
     warm_s=0.1,
     scale=1,
@@ -41,7 +41,7 @@ TINY = Sizes(
 )
 
 
-def say(_: str) -> None:
+def log(_: str) -> None:
     """Nobody listens."""
 
 
@@ -53,13 +53,13 @@ def database(database_url: str) -> Iterator[ScratchDatabase]:
 
 
 @pytest.fixture(scope="module")
-def measured(database_url: str) -> Measured:
+def measured(database_url: str) -> LedgerResults:
     """One tiny run of everything."""
-    return measure(Database(database_url, None), TINY, list(LOADS), say)
+    return measure(Database(database_url, None), TINY, list(LOADS), log)
 
 
 @pytest.mark.slow
-def test_every_load_runs_and_its_books_add_up(measured: Measured) -> None:
+def test_every_load_runs_and_its_books_add_up(measured: LedgerResults) -> None:
     """Verified at its end, each with figures, each yardstick beside it."""
     assert list(LOADS) == [load.name for load in measured.loads]
     assert {"T(8)", "T(64)", "P", "P-hot"} == set(measured.yardsticks)
@@ -68,11 +68,11 @@ def test_every_load_runs_and_its_books_add_up(measured: Measured) -> None:
         assert [] == load.problems
         assert load.figures, load.name
         assert 0 < min(one.value for one in load.figures if not one.what.startswith("dropped"))
-    assert measured.clean
+    assert is_clean(measured.loads)
 
 
 @pytest.mark.slow
-def test_callers_in_two_processes_stand_beside_those_in_one(measured: Measured) -> None:
+def test_callers_in_two_processes_stand_beside_those_in_one(measured: LedgerResults) -> None:
     """The same load, and the figure of one process is its yardstick."""
     figures = {figure.what: figure for figure in measured.loads[0].figures}
 
@@ -82,9 +82,9 @@ def test_callers_in_two_processes_stand_beside_those_in_one(measured: Measured) 
 
 
 @pytest.mark.slow
-def test_machines_get_every_load(measured: Measured) -> None:
+def test_machines_get_every_load(measured: LedgerResults) -> None:
     """As plain JSON: figures with units, goals, and whether the books add up."""
-    told = json.loads(json.dumps(report.as_object(*measured, quick=True)))
+    told = json.loads(json.dumps(measured.as_object(quick=True)))
 
     assert list(LOADS) == [load["load"] for load in told["loads"]]
     assert told["clean"]
@@ -95,12 +95,12 @@ def test_machines_get_every_load(measured: Measured) -> None:
 
 
 @pytest.mark.slow
-def test_people_get_a_table(measured: Measured, capsys: pytest.CaptureFixture[str]) -> None:
+def test_people_get_a_table(measured: LedgerResults, capsys: pytest.CaptureFixture[str]) -> None:
     """With units, yardsticks and what asking costs."""
-    report.print_table(*measured)
+    measured.print()
 
     told = capsys.readouterr().out
-    for word in (*LOADS, "commands/s", "events/s", "P-hot", "asking costs", "verify found nothing"):
+    for word in (*LOADS, "commands/s", "events/s", "P-hot", "callers use", "no problems"):
         assert word in told
 
 
@@ -139,7 +139,7 @@ def test_a_load_whose_books_do_not_add_up_has_failed(
 ) -> None:
     """A fast wrong answer counts as zero."""
     load = Load(name="L-hot", what="")
-    working = Working(load, database, TINY, say)
+    working = Working(load, database, TINY, log)
     found = working.peak(make_orgs(database, 2, SPREAD), SPREAD, callers=4)
     working.check()
     assert [] == load.problems, "before the damage"
@@ -152,16 +152,16 @@ def test_a_load_whose_books_do_not_add_up_has_failed(
     load.figures.append(
         Figure(what="4 callers", value=found.per_second, unit="commands/s", least=0)
     )
-    broken = Measured([load], {}, 0.0)
-    assert not broken.clean
-    report.print_table(*broken)
+    broken = LedgerResults([load], {}, 0.0)
+    assert not is_clean(broken.loads)
+    broken.print()
     assert "WRONG" in capsys.readouterr().out
 
 
 def test_processes_are_counted_once_all_are_warm(database: ScratchDatabase) -> None:
     """Each under keys of its own, on the same orgs; what is answered is stored."""
     load = Load(name="L-spread", what="")
-    working = Working(load, database, TINY, say)
+    working = Working(load, database, TINY, log)
     found = working.peak_of_processes(make_orgs(database, 2, SPREAD), SPREAD, callers=4)
     working.check()
     assert [] == load.problems

@@ -9,8 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.__main__ import app
+from benchmarks.results import Figure, Load
 from benchmarks.schedule import durable as bench
-from benchmarks.schedule import loads, report
+from benchmarks.schedule import loads
 from benchmarks.schedule.durable import LOADS, idle, measure
 from benchmarks.schedule.durable import deployment as worlds
 from benchmarks.schedule.durable.deployment import (
@@ -23,9 +24,8 @@ from benchmarks.schedule.durable.deployment import (
 )
 from benchmarks.schedule.durable.measurements import setting_of
 from benchmarks.schedule.durable.nodes import FOREVER, Nodes
-from benchmarks.schedule.figures import Figure, Load
 from benchmarks.schedule.loads import job, path, shape
-from benchmarks.schedule.sizes import SMALL
+from benchmarks.schedule.sizes import QUICK
 from bursar.core.dispatch.reports import LeaseOrder, LeaseOrders
 from bursar.core.ids import JobId, NodeId
 from bursar.core.messages import Program
@@ -37,7 +37,7 @@ from bursar.service.database import Database
 N0 = NodeId("n00000")
 
 
-def say(_: str) -> None:
+def log(_: str) -> None:
     """Nobody listens."""
 
 
@@ -50,7 +50,7 @@ def server(database_url: str) -> Database:
 @pytest.fixture(scope="module")
 def measured(server: Database) -> list[Load]:
     """One tiny run of everything."""
-    return measure(server, SMALL, list(LOADS), say)
+    return measure(server, QUICK, list(LOADS), log)
 
 
 @pytest.mark.slow
@@ -68,16 +68,15 @@ def test_machines_and_people_get_every_load(
     measured: list[Load], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With peers, goals, and our figures as multiples of the peers'."""
-    told = json.loads(json.dumps(report.as_object(measured, small=True, durable=True)))
+    told = json.loads(json.dumps(bench.as_object(measured, quick=True)))
     assert ("schedule-durable", True) == (told["benchmark"], told["clean"])
-    assert "yardstick" not in told
     [first, *_] = told["loads"][2]["figures"]
-    assert ("s", "KAI 398 s", "≤ 10 s") == (first["unit"], first["peer"], first["goal"])
-    assert first["of_theirs"] > 0
+    assert ("s", "KAI 398 s", "≤ 1.5 s") == (first["unit"], first["peer"], first["goal"])
+    assert first["ratio_to_peer"] > 0
 
-    report.print_table(measured, small=True, durable=True)
+    bench.print_table(measured, quick=True)
     shown = capsys.readouterr().out
-    for word in ("--durable --quick", "of it", "Slurm 230/s", "p99", "nothing wrong"):
+    for word in ("--durable --quick", "to peer", "Slurm 230/s", "p99", "no problems"):
         assert word in shown
     assert "naive" not in shown
 
@@ -148,7 +147,7 @@ def test_books_that_do_not_add_up_are_seen(world: World) -> None:
 
 
 def test_a_submission_that_was_refused_is_seen(world: World) -> None:
-    """Whether the rules say no or the ledger fails."""
+    """Whether the rules log no or the ledger fails."""
     world.submit_one_by_one([job("j9", path("team", "nobody"), shape())], 1)
     world.submit_one_by_one([job("j8", path("strangers"), shape())], 1)
 
@@ -223,7 +222,7 @@ def test_a_load_that_does_not_come_to_its_end_says_how_far_it_got(
 
 def test_shares_stand_where_pools_look_for_them() -> None:
     """The account of a queue is below its org's own."""
-    snapshot = loads.groups(SMALL.baseline)
+    snapshot = loads.groups(QUICK.baseline)
     found = [path for path, _ in placed_in(snapshot.policy).shares]
 
     assert [("paid", "group00"), ("paid", "group00", "org", "queue000")] == found[:2]
@@ -244,8 +243,8 @@ def test_the_slow_end_of_some_spans() -> None:
 
     assert (101, 199) == (round(middle.value), round(slow.value))
     assert (None, True) == (middle.met, slow.met)
-    assert 2.0 == Figure(what="", value=4, unit="s", theirs=2).of_theirs
-    assert Figure(what="", value=4, unit="s").of_theirs is None
+    assert 2.0 == Figure(what="", value=4, unit="s", peer_value=2).ratio_to_peer
+    assert Figure(what="", value=4, unit="s").ratio_to_peer is None
 
 
 # ----------------------------------------------------------------------- the command

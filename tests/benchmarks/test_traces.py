@@ -4,7 +4,8 @@ import gzip
 import json
 import random
 from collections.abc import Callable
-from math import exp, log
+from math import exp
+from math import log as ln
 from pathlib import Path
 from statistics import fmean, stdev
 from xml.etree import ElementTree
@@ -14,9 +15,11 @@ from typer.testing import CliRunner
 
 from benchmarks import traces
 from benchmarks.__main__ import app
-from benchmarks.traces import fairness, figures, philly, plots, report, tiers, trace_files
+from benchmarks.results import Experiment, Goal, PolicyFigure, experiments_as_object
+from benchmarks.table import summarize_goals
+from benchmarks.traces import fairness, philly, plots, tiers, trace_files
 from benchmarks.traces.bursar_placement import Placing, pack_ours
-from benchmarks.traces.figures import OURS, Experiment, Figure, Goal, Options
+from benchmarks.traces.options import OURS, Options, percentile
 from benchmarks.traces.packing import (
     MILLI,
     BestFit,
@@ -50,7 +53,7 @@ from bursar.core.scheduling.model.policy import PoolPolicy
 SEED = 7
 
 
-def say(_: str) -> None:
+def log(_: str) -> None:
     """Nobody listens."""
 
 
@@ -352,7 +355,7 @@ WORLD = World(nodes=1, node_gpus=4)
 
 
 def one_of(user: str, run_max: int = 3_600, estimate: int | None = None) -> Callable[[Ask], Told]:
-    """All jobs are one user's, and say the same of how long they run, in seconds."""
+    """All jobs are one user's, and log the same of how long they run, in seconds."""
 
     def tell(one: Ask) -> Told:
         told = None if estimate is None else estimate * SECOND
@@ -435,7 +438,7 @@ def test_users_tell_what_their_track_knows() -> None:
     """The truth, something near it that is the same for the same seed, or nothing."""
     asks = [ask(f"{place:03}", 0, 1, 1_000) for place in range(400)]
     noisy = estimates(asks, Track(sigma=0.3, seed=SEED))
-    errors = [log(told / (1_000 * SECOND)) for told in noisy.values() if told]
+    errors = [ln(told / (1_000 * SECOND)) for told in noisy.values() if told]
 
     assert {1_000 * SECOND} == set(estimates(asks, EXACT).values())
     assert {None} == set(estimates(asks, BLIND).values())
@@ -508,7 +511,7 @@ def test_a_month_is_october(folder: Path) -> None:
 def test_every_experiment_runs(folder: Path) -> None:
     """And tells all its rules."""
     options = Options(folder=folder, seeds=2)
-    found = {one.name: one for one in traces.measure(options, list(traces.EXPERIMENTS), say)}
+    found = {one.name: one for one in traces.measure(options, list(traces.EXPERIMENTS), log)}
 
     assert ["A", "C", "D", "philly-oct"] == list(found)
     assert {"BestFit", "FGD", OURS} == {one.policy for one in found["A"].figures}
@@ -524,7 +527,7 @@ def test_a_fair_part_counts_all_jobs(folder: Path) -> None:
     """rho is the time taken over the time alone, times jobs by GPUs."""
     [rho] = [
         one.value
-        for one in fairness.fairness(Options(folder=folder), say).figures
+        for one in fairness.fairness(Options(folder=folder), log).figures
         if (one.policy, one.what) == ("SRTF", "worst rho")
     ]
     # The third waits for the round at 120 s, loses 20 s, runs 300 s: done at 440 s, came at 60 s.
@@ -585,7 +588,8 @@ def test_people_get_a_table(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flag", "told"), [("--ours", "no yardsticks were run"), ("--baselines", "nothing of ours")]
+    ("flag", "told"),
+    [("--ours", "no yardsticks were run"), ("--baselines", "only yardsticks were run")],
 )
 def test_either_side_runs_alone(folder: Path, flag: str, told: str) -> None:
     """And the table says that the other did not."""
@@ -598,11 +602,11 @@ def test_either_side_runs_alone(folder: Path, flag: str, told: str) -> None:
 
 def test_what_is_missed_is_named(folder: Path) -> None:
     """With the load that it was missed on."""
-    missed = Figure(load="there", policy=OURS, what="this", value=2.0, must=Goal(1.0))
+    missed = PolicyFigure(load="there", policy=OURS, what="this", value=2.0, must=Goal(1.0))
     experiment = Experiment(name="X", what="", figures=[missed])
 
-    assert "missed: there, this" == report._musts(experiment)
-    assert not report.as_object([experiment])["must_met"]
+    assert "missed: there, this" == summarize_goals(experiment)
+    assert not experiments_as_object([experiment])["must_met"]
 
 
 def test_pictures_are_drawn(folder: Path, tmp_path: Path) -> None:
@@ -632,18 +636,26 @@ def test_a_trace_that_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("figure", "reproduced", "met"),
     [
-        (Figure(load="", policy="", what="", value=1.0), None, None),
-        (Figure(load="", policy="", what="", value=1.0, known=1.5, within=0.5), True, None),
-        (Figure(load="", policy="", what="", value=1.0, known=1.6, within=0.5), False, None),
-        (Figure(load="", policy="", what="", value=1.0, known=9.0), None, None),
-        (Figure(load="", policy="", what="", value=1.0, must=Goal(1.0)), None, True),
-        (Figure(load="", policy="", what="", value=1.0, must=Goal(0.9)), None, False),
-        (Figure(load="", policy="", what="", value=1.0, must=Goal(1.0, least=True)), None, True),
-        (Figure(load="", policy="", what="", value=1.0, must=Goal(1.1, least=True)), None, False),
+        (PolicyFigure(load="", policy="", what="", value=1.0), None, None),
+        (PolicyFigure(load="", policy="", what="", value=1.0, known=1.5, within=0.5), True, None),
+        (PolicyFigure(load="", policy="", what="", value=1.0, known=1.6, within=0.5), False, None),
+        (PolicyFigure(load="", policy="", what="", value=1.0, known=9.0), None, None),
+        (PolicyFigure(load="", policy="", what="", value=1.0, must=Goal(1.0)), None, True),
+        (PolicyFigure(load="", policy="", what="", value=1.0, must=Goal(0.9)), None, False),
+        (
+            PolicyFigure(load="", policy="", what="", value=1.0, must=Goal(1.0, least=True)),
+            None,
+            True,
+        ),
+        (
+            PolicyFigure(load="", policy="", what="", value=1.0, must=Goal(1.1, least=True)),
+            None,
+            False,
+        ),
     ],
 )
 def test_a_figure_knows_whether_it_is_as_it_should_be(
-    figure: Figure, reproduced: bool | None, met: bool | None
+    figure: PolicyFigure, reproduced: bool | None, met: bool | None
 ) -> None:
     """Against what is known, and against the goal."""
     assert (reproduced, met) == (figure.reproduced, figure.met)
@@ -658,7 +670,7 @@ def test_a_figure_knows_whether_it_is_as_it_should_be(
 def test_a_figure_tells_how_far_the_goal_beyond_is(value: float, short: float) -> None:
     """And nothing once it is reached."""
     goal = Goal(97.5, least=True)
-    told = Figure(load="", policy="", what="", value=value, reach=goal).told()
+    told = PolicyFigure(load="", policy="", what="", value=value, reach=goal).as_object()
 
     assert ("≥ 97.5", short) == (told["reach_for"], told["short_of_reach"])
     assert told["must_met"] is None
@@ -667,6 +679,6 @@ def test_a_figure_tells_how_far_the_goal_beyond_is(value: float, short: float) -
 def test_a_percentile_is_a_value_of_the_list() -> None:
     """Of one value, that one."""
     assert [3.0, 99.0] == [
-        figures.percentile([3.0], 0.99),
-        figures.percentile([float(n) for n in range(100)], 0.99),
+        percentile([3.0], 0.99),
+        percentile([float(n) for n in range(100)], 0.99),
     ]

@@ -1,35 +1,32 @@
-"""The loads again, through the database, with nodes that run nothing.
+"""The loads through the database, with nodes that run nothing.
 
-    world      a deployment: orgs with credits, ledger, post, a pool and its leader
-    nodes      its nodes, which answer as agents do
-    measuring  the loads, and what they come to
-    idle       how long a job waits where nothing else does: in process, and over HTTP
+    deployment    orgs with credits, ledger, relay, a pool and its leader
+    nodes         its nodes, which answer as agents do
+    measurements  the loads and their figures
+    idle          how long a job waits in an empty pool: in process, and over HTTP
 
-After each load every job has ended once, and `verify` finds nothing; otherwise it has failed,
-however fast it was.
+After each load every job has ended once and `verify` reports nothing; otherwise the load has
+failed, whatever its speed.
 """
 
 import gc
 import json as json_text
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from os import environ
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
-from benchmarks.schedule import report
-from benchmarks.schedule.core import Say
+from benchmarks.environment import Log, log_to_stderr, open_server
+from benchmarks.results import Load, is_clean, loads_as_object
 from benchmarks.schedule.durable import idle, measurements
 from benchmarks.schedule.durable.deployment import Late
-from benchmarks.schedule.figures import Load
-from benchmarks.schedule.sizes import FULL, SMALL, Sizes
-from bursar.service.database import URL_VARIABLE, Database, open_database, temporary_server
+from benchmarks.schedule.sizes import FULL, QUICK, QUICK_TITLE, ScheduleSizes
+from benchmarks.table import print_loads
+from bursar.service.database import Database
 
-__all__ = ["LOADS", "Late", "main", "measure"]
+__all__ = ["LOADS", "Late", "as_object", "main", "measure", "print_table"]
 
-LOADS: Final = MappingProxyType[str, Callable[[Database, Sizes, Say], Load]](
+LOADS: Final = MappingProxyType[str, Callable[[Database, ScheduleSizes, Log], Load]](
     {
         "kueue-baseline": measurements.kueue_baseline,
         "kueue-large": measurements.kueue_large,
@@ -42,38 +39,41 @@ LOADS: Final = MappingProxyType[str, Callable[[Database, Sizes, Say], Load]](
 )
 
 
-def measure(server: Database, sizes: Sizes, only: Sequence[str], say: Say) -> list[Load]:
+LEGEND: Final = (
+    "measured: elapsed time, submitters and nodes in the same process; a job runs when its org has"
+    " recorded the start, and is settled with its last charge; peers' figures were published, from"
+    " their machines; to peer: Bursar's figure as a multiple of the peer's"
+)
+
+
+def measure(server: Database, sizes: ScheduleSizes, only: Sequence[str], log: Log) -> list[Load]:
     """Run these loads, one after another."""
     loads = []
     for name in only:
-        gc.collect()  # what the load before left behind is not this one's
-        loads.append(LOADS[name](server, sizes, say))
+        gc.collect()  # garbage of the load before costs this load no time
+        loads.append(LOADS[name](server, sizes, log))
     return loads
 
 
 def main(
     *, quick: bool = False, json: bool = False, only: Sequence[str] = (), state: Path | None = None
 ) -> bool:
-    """Measure, and print a table or one object; whether every load came out right."""
-    with _server(state) as server:
-        loads = measure(server, SMALL if quick else FULL, only or list(LOADS), _say)
+    """Measure, and print a table or JSON; return whether no load has problems."""
+    with open_server(state) as server:
+        loads = measure(server, QUICK if quick else FULL, only or list(LOADS), log_to_stderr)
     if json:
-        print(json_text.dumps(report.as_object(loads, small=quick, durable=True)))
+        print(json_text.dumps(as_object(loads, quick=quick)))
     else:
-        report.print_table(loads, small=quick, durable=True)
-    return all(not load.problems for load in loads)
+        print_table(loads, quick=quick)
+    return is_clean(loads)
 
 
-@contextmanager
-def _server(state: Path | None) -> Iterator[Database]:
-    """The server that was named, or one that is gone afterwards."""
-    if state is None and not environ.get(URL_VARIABLE):
-        with temporary_server() as database:
-            yield database
-    else:
-        with open_database(state) as database:
-            yield database
+def as_object(loads: Sequence[Load], *, quick: bool) -> dict[str, Any]:
+    """Return the loads as plain JSON."""
+    return loads_as_object("schedule-durable", loads, quick=quick)
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def print_table(loads: Sequence[Load], *, quick: bool) -> None:
+    """Print the loads as a table."""
+    title = "schedule benchmark, --durable" + (QUICK_TITLE if quick else "")
+    print_loads(title, loads, [LEGEND], without=[">wall"])

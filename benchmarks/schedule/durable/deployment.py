@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from benchmarks.ledger.orgs import PLENTY, ROOT, USER, make_org, settle_down
+from benchmarks.results import Load
 from benchmarks.schedule.durable.nodes import Nodes, Runs
-from benchmarks.schedule.figures import Load
 from benchmarks.schedule.loads import PRICES
 from bursar.core.dispatch.attempt_end import STOP_GRACE_MS
 from bursar.core.dispatch.state import Pool, PoolJob

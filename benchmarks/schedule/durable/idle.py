@@ -5,9 +5,6 @@ milliseconds whether the job runs: what is measured is what a user would see.
 """
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -17,12 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from benchmarks.environment import Log, read_address, run_bursar
+from benchmarks.results import Figure, Load
 from benchmarks.schedule import loads
-from benchmarks.schedule.core import Say
 from benchmarks.schedule.durable.deployment import POOL, World, deployed, nodes_of
 from benchmarks.schedule.durable.measurements import setting_of
-from benchmarks.schedule.figures import Figure, Load
-from benchmarks.schedule.sizes import Sizes
+from benchmarks.schedule.sizes import ScheduleSizes
 from bursar.core.instant import MILLISECOND
 from bursar.core.scheduling.model.jobs import Job
 from bursar.service.database import URL_VARIABLE, Database, ScratchDatabase, scratch_database
@@ -32,7 +29,6 @@ LOOK_S: Final = 0.002  # between two looks whether a job runs
 RUNS_MS: Final = 20
 P99_MOST_MS: Final = 300.0
 WAITS_S: Final = 30.0
-ENDS_S: Final = 30.0
 
 STARTED: Final = "select started_at is not null from jobs where org_id = %s and job_id = %s"
 OVER: Final = "select ended_at is not null from jobs where org_id = %s and job_id = %s"
@@ -51,10 +47,10 @@ def figures(spans: list[float], most: float = P99_MOST_MS) -> list[Figure]:
     ]  # fmt: skip
 
 
-def in_process(server: Database, sizes: Sizes, say: Say) -> Load:
+def in_process(server: Database, sizes: ScheduleSizes, log: Log) -> Load:
     """Asked in the process that serves, with a node that runs nothing."""
     count = sizes.idle_jobs
-    say(f"idle: {count:,} jobs, one after another")
+    log(f"idle: {count:,} jobs, one after another")
     told = Load(name="idle", what=f"{count:,} jobs one after another, all in one process")
     snapshot = loads.pods(count, 1)
     setting = setting_of(snapshot, snapshot.waiting)
@@ -94,17 +90,17 @@ def _until(reached: Callable[[], bool]) -> None:
 # ----------------------------------------------------------------------- over HTTP
 
 
-def over_http(server: Database, sizes: Sizes, say: Say) -> Load:
+def over_http(server: Database, sizes: ScheduleSizes, log: Log) -> Load:
     """Asked over HTTP of a process that serves, with a node's agent in another."""
     count = sizes.idle_http_jobs
-    say(f"idle-http: {count:,} jobs, one after another")
+    log(f"idle-http: {count:,} jobs, one after another")
     told = Load(
         name="idle-http", what=f"{count:,} jobs one after another, over HTTP, `bursar agent`"
     )
     with scratch_database(server, "bursar_bench_schedule") as database:
-        with _served(database) as (client, url):
+        with _serve(database) as (client, url):
             account = _founded(client)
-            with _agent(client, url):
+            with _run_agent(client, url):
                 client.until_there_is_a_node()
                 spans = [_span(client, account, number) for number in range(count)]
         with database.connect(timeouts=None) as connection:
@@ -126,7 +122,7 @@ class _Client:
         self._key = key
         self._count = 0
 
-    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """What the service says to a request of its own name."""
         self._count += 1
         headers = {
@@ -147,7 +143,7 @@ class _Client:
         """Wait until the agent was heard of."""
 
         def heard() -> bool:
-            nodes = self.ask("GET", f"/pools/{POOL}/nodes")["nodes"]
+            nodes = self.call("GET", f"/pools/{POOL}/nodes")["nodes"]
             return any(one["last_report_ms_ago"] is not None for one in nodes)
 
         _until(heard)
@@ -159,12 +155,12 @@ class _Client:
 
 def _founded(client: _Client) -> str:
     """A pool, prices, and an org with credits; its account."""
-    client.ask("POST", "/pools", {"id": POOL})
+    client.call("POST", "/pools", {"id": POOL})
     rates = [{"gpu_type": loads.TYPE, "micros_per_gpu_hour": dict(loads.PRICES)[loads.TYPE]}]
-    client.ask("POST", "/prices", {"effective_at": "2020-01-01T00:00:00Z", "rates": rates})
-    account = str(client.ask("POST", "/orgs", {"name": "idle", "tier": "paid"})["account_id"])
+    client.call("POST", "/prices", {"effective_at": "2020-01-01T00:00:00Z", "rates": rates})
+    account = str(client.call("POST", "/orgs", {"name": "idle", "tier": "paid"})["account_id"])
     grant = {"account_id": account, "amount_micros": 10**12, "kind": "paid"}
-    client.ask("POST", "/grants", grant)
+    client.call("POST", "/grants", grant)
     return account
 
 
@@ -173,62 +169,34 @@ def _span(client: _Client, account: str, number: int) -> float:
     gpus = {"count": 1, "types": [loads.TYPE]}
     ask = {"account_id": account, "command": ["true"], "gpus": gpus, "max_run_seconds": 600}
     began = time.perf_counter()
-    job = client.ask("POST", "/jobs", ask)["id"]
-    _until(lambda: client.ask("GET", f"/jobs/{job}")["started_at"] is not None)
+    job = client.call("POST", "/jobs", ask)["id"]
+    _until(lambda: client.call("GET", f"/jobs/{job}")["started_at"] is not None)
     span = time.perf_counter() - began
-    _until(lambda: client.ask("GET", f"/jobs/{job}")["ended_at"] is not None)
+    _until(lambda: client.call("GET", f"/jobs/{job}")["ended_at"] is not None)
     return span
 
 
 @contextmanager
-def _served(database: ScratchDatabase) -> Iterator[tuple[_Client, str]]:
-    """A process that serves a database, and a connection to it."""
+def _serve(database: ScratchDatabase) -> Iterator[tuple[_Client, str]]:
+    """Serve a database by a process; a client of it, and its URL."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bursar-"))
-        process = _started(
-            stack,
-            ["up", "--state", folder, "--port", "0", "--json"],
-            {URL_VARIABLE: database.url},
-        )
-        assert process.stdout is not None
-        told = json.loads(process.stdout.readline())
-        client = _Client(told["url"], told["admin_key"])
+        command = ["up", "--state", folder, "--port", "0", "--json"]
+        process = stack.enter_context(run_bursar(command, {URL_VARIABLE: database.url}))
+        address = read_address(process)
+        client = _Client(address["url"], address["admin_key"])
         stack.callback(client.close)
-        yield client, str(told["url"])
+        yield client, str(address["url"])
 
 
 @contextmanager
-def _agent(client: _Client, url: str) -> Iterator[None]:
-    """A node's agent, in a process of its own."""
-    asked = {"name": "node", "scopes": ["work"], "node": f"{POOL}/*"}
-    key = str(client.ask("POST", "/keys", asked)["key"])
+def _run_agent(client: _Client, url: str) -> Iterator[None]:
+    """Run a node's agent in a process of its own."""
+    key_request = {"name": "node", "scopes": ["work"], "node": f"{POOL}/*"}
+    key = str(client.call("POST", "/keys", key_request)["key"])
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bursar-")))
-        named = ["--pool", POOL, "--server", url, "--node", "n1", "--gpus", f"8x{loads.TYPE}"]
-        _started(stack, ["agent", *named, "--state", str(folder / "node")], {"BURSAR_KEY": key})
+        options = ["--pool", POOL, "--server", url, "--node", "n1", "--gpus", f"8x{loads.TYPE}"]
+        command = ["agent", *options, "--state", str(folder / "node")]
+        stack.enter_context(run_bursar(command, {"BURSAR_KEY": key}))
         yield
-
-
-def _started(
-    stack: ExitStack, arguments: list[str], environment: dict[str, str]
-) -> "subprocess.Popen[str]":
-    """A program of ours that is ended with the stack."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bursar", *arguments],
-        env={**os.environ, **environment},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-    def end() -> None:
-        process.terminate()
-        try:
-            process.wait(ENDS_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-
-    stack.callback(end)
-    return process

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 
+from benchmarks.environment import Log
+from benchmarks.results import Figure, Load
 from benchmarks.schedule import loads
-from benchmarks.schedule.core import Say
 from benchmarks.schedule.durable.deployment import Setting, World, deployed, nodes_of
 from benchmarks.schedule.durable.nodes import FOREVER, Nodes
-from benchmarks.schedule.figures import Figure, Load
-from benchmarks.schedule.sizes import Sizes, Streams
+from benchmarks.schedule.sizes import ScheduleSizes, Streams
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND
 from bursar.core.scheduling.model.jobs import Job
@@ -44,28 +44,28 @@ def _at_once(_: JobId) -> int:
 # ----------------------------------------------------------------------- Kueue
 
 
-def kueue_baseline(server: Database, sizes: Sizes, say: Say) -> Load:
+def kueue_baseline(server: Database, sizes: ScheduleSizes, log: Log) -> Load:
     """Few queues, more work than GPUs for a minute."""
-    return _streams(server, "kueue-baseline", sizes.baseline, 351, 90, say)
+    return _streams(server, "kueue-baseline", sizes.baseline, 351, 70, log)
 
 
-def kueue_large(server: Database, sizes: Sizes, say: Say) -> Load:
+def kueue_large(server: Database, sizes: ScheduleSizes, log: Log) -> Load:
     """A thousand queues; jobs come faster than anybody takes them."""
-    return _streams(server, "kueue-large", sizes.large, 1_179, 120, say)
+    return _streams(server, "kueue-large", sizes.large, 1_179, 120, log)
 
 
 def _streams(
-    server: Database, name: str, load: Streams, theirs: int, most: float, say: Say
+    server: Database, name: str, load: Streams, theirs: int, most: float, log: Log
 ) -> Load:
     what = f"{load.jobs:,} jobs of {load.groups * load.queues:,} queues in {load.groups} groups"
-    say(f"{name}: {what}")
+    log(f"{name}: {what}")
     told = Load(name=name, what=what)
     arriving = [((at - loads.T0) / SECOND, job, runs) for at, job, runs in loads.arrivals(load)]
     runs_of = {job.id: runs for _, job, runs in arriving}
     setting = setting_of(loads.groups(load), (job for _, job, _ in arriving))
     with (
         deployed(server, setting) as world,
-        _said(world, load.jobs, say),
+        _said(world, load.jobs, log),
         nodes_of(world, setting, runs_of.__getitem__) as nodes,
     ):
         world.await_nodes()
@@ -77,7 +77,7 @@ def _streams(
         waits = _waits([(began + due, job) for due, job, _ in arriving], nodes)
     told.figures = [
         Figure(
-            what="until all are settled", value=took, unit="s", most=most, theirs=theirs,
+            what="until all are settled", value=took, unit="s", most=most, peer_value=theirs,
             peer=f"Kueue {theirs:,} s",
         ),
         Figure(what="the same, of the ideal", value=took / load.ideal_s, unit="x"),
@@ -104,29 +104,30 @@ def _waits(due: Sequence[tuple[float, Job]], nodes: Nodes) -> str:
 # ----------------------------------------------------------------------- KAI, Volcano, Slurm
 
 
-def kai_fill(server: Database, sizes: Sizes, say: Say) -> Load:
+def kai_fill(server: Database, sizes: ScheduleSizes, log: Log) -> Load:
     """One-GPU jobs for all GPUs are queued, then nodes come; again with hopeless ones behind."""
     gpus = 8 * sizes.kai_nodes
     told = Load(name="kai-fill", what=f"{sizes.kai_nodes} nodes x 8 GPUs, {gpus:,} x 1 GPU")
-    say(f"kai-fill: {gpus:,} one-GPU jobs")
-    plain = _fill(server, loads.filling(sizes.kai_nodes, 0), gpus, told, say)
-    say(f"kai-fill: the same with {sizes.hopeless} hopeless ones behind")
-    behind = _fill(server, loads.filling(sizes.kai_nodes, sizes.hopeless), gpus, told, say)
+    log(f"kai-fill: {gpus:,} one-GPU jobs")
+    plain = _fill(server, loads.filling(sizes.kai_nodes, 0), gpus, told, log)
+    log(f"kai-fill: the same with {sizes.hopeless} hopeless ones behind")
+    behind = _fill(server, loads.filling(sizes.kai_nodes, sizes.hopeless), gpus, told, log)
     told.figures = [
-        Figure(what="all run", value=plain, unit="s", peer="KAI 398 s", theirs=398, most=10),
+        Figure(what="all run", value=plain, unit="s", peer="KAI 398 s", peer_value=398, most=1.5),
         Figure(
             what=f"with {sizes.hopeless} hopeless jobs behind", value=behind, unit="s",
-            peer="KAI 398 s", theirs=398, most=10,
+            yardstick="without", yardstick_value=plain, ratio_most=1.05,
+            peer="KAI 398 s", peer_value=398,
         ),
     ]  # fmt: skip
     return told
 
 
-def _fill(server: Database, snapshot: PoolSnapshot, count: int, told: Load, say: Say) -> float:
+def _fill(server: Database, snapshot: PoolSnapshot, count: int, told: Load, log: Log) -> float:
     """How long it takes from when the nodes come until the first so many of the jobs run."""
     setting = setting_of(snapshot, snapshot.waiting)
     hopeless = [job.id for job in snapshot.waiting[count:]]
-    with deployed(server, setting) as world, _said(world, count, say):
+    with deployed(server, setting) as world, _said(world, count, log):
         world.submit([(0.0, job) for job in snapshot.waiting], time.perf_counter())
         world.await_post()
         began = time.perf_counter()
@@ -140,16 +141,16 @@ def _fill(server: Database, snapshot: PoolSnapshot, count: int, told: Load, say:
     return took
 
 
-def volcano(server: Database, sizes: Sizes, say: Say) -> Load:
+def volcano(server: Database, sizes: ScheduleSizes, log: Log) -> Load:
     """As many tasks as GPUs, in jobs of different sizes: from the first submission on."""
     told = Load(name="volcano-4", what="as many tasks as GPUs, as jobs of different sizes")
     for jobs, tasks in sizes.pods:
-        say(f"volcano-4: {jobs:,} x {tasks:,}")
+        log(f"volcano-4: {jobs:,} x {tasks:,}")
         snapshot = loads.pods(jobs, tasks)
         setting = setting_of(snapshot, snapshot.waiting)
         with (
             deployed(server, setting) as world,
-            _said(world, jobs, say),
+            _said(world, jobs, log),
             nodes_of(world, setting, _for_ever) as nodes,
         ):
             world.await_nodes()
@@ -162,21 +163,22 @@ def volcano(server: Database, sizes: Sizes, say: Say) -> Load:
             _check(told, world, nodes)
         told.figures.append(
             Figure(
-                what=f"{jobs:,} x {tasks:,}: all tasks run", value=took, unit="s", most=30,
-                peer="Volcano 180-250 s" if tasks == 1 else "", theirs=180 if tasks == 1 else None,
+                what=f"{jobs:,} x {tasks:,}: all tasks run", value=took, unit="s", most=4,
+                peer="Volcano 180-250 s" if tasks == 1 else "",
+                peer_value=180 if tasks == 1 else None,
             )
         )  # fmt: skip
     return told
 
 
-def slurm_throughput(server: Database, sizes: Sizes, say: Say) -> Load:
+def slurm_throughput(server: Database, sizes: ScheduleSizes, log: Log) -> Load:
     """One-GPU jobs that end at once: one by one from many submitters, and queued before."""
     count, jobs = sizes.slurm_nodes, sizes.slurm_jobs
     told = Load(name="slurm-throughput", what=f"{count} nodes x 6 GPUs, {jobs:,} x 1 GPU")
     snapshot = loads.array(count, jobs, full=False)
     setting = setting_of(snapshot, snapshot.waiting)
-    say(f"slurm-throughput: {jobs:,} jobs from {SUBMITTERS} submitters, then nodes come")
-    with deployed(server, setting) as world, _said(world, jobs, say):
+    log(f"slurm-throughput: {jobs:,} jobs from {SUBMITTERS} submitters, then nodes come")
+    with deployed(server, setting) as world, _said(world, jobs, log):
         began = time.perf_counter()
         world.submit_one_by_one(snapshot.waiting, SUBMITTERS)
         submitted = time.perf_counter() - began
@@ -186,10 +188,10 @@ def slurm_throughput(server: Database, sizes: Sizes, say: Say) -> Load:
             queued = world.await_all("succeeded", jobs) - began
             started = max(nodes.began.values()) - began
             _check(told, world, nodes)
-    say(f"slurm-throughput: {jobs:,} jobs from {SUBMITTERS} submitters, run at once")
+    log(f"slurm-throughput: {jobs:,} jobs from {SUBMITTERS} submitters, run at once")
     with (
         deployed(server, setting) as world,
-        _said(world, jobs, say),
+        _said(world, jobs, log),
         nodes_of(world, setting, _at_once) as nodes,
     ):
         world.await_nodes()
@@ -201,17 +203,17 @@ def slurm_throughput(server: Database, sizes: Sizes, say: Say) -> Load:
     told.figures = [
         Figure(
             what="starts, all queued before", value=jobs / started, unit="starts/s",
-            peer="Slurm 40-73/s; its manual: 500/s", theirs=SLURM_STARTS,
-            least=5 * SLURM_STARTS,
+            peer="Slurm 40-73/s; its manual: 500/s", peer_value=SLURM_STARTS,
+            least=3_000,
         ),
         Figure(what="the same, until settled", value=jobs / queued, unit="jobs/s"),
         Figure(
             what=f"submissions, one by one from {SUBMITTERS}", value=jobs / submitted,
-            unit="jobs/s", peer="Slurm 230/s", theirs=230, least=400,
+            unit="jobs/s", peer="Slurm 230/s", peer_value=230, least=1_500,
         ),
         Figure(
             what="the same while they start and end", value=jobs / running, unit="jobs/s",
-            peer="Slurm 230/s", theirs=230, least=400,
+            peer="Slurm 230/s", peer_value=230, least=1_500,
         ),
         Figure(what="the same, until settled", value=jobs / settled, unit="jobs/s"),
     ]  # fmt: skip
@@ -225,9 +227,9 @@ def _check(told: Load, world: World, nodes: Nodes, hopeless: Sequence[JobId] = (
         told.problems.append(f"{nodes.taken:,} GPUs are in use by nobody")
 
 
-def _said(world: World, jobs: int, say: Say) -> AbstractContextManager[object]:
-    """Say how far a load has got, every few seconds."""
-    return _Saying(lambda: world.progress(jobs), say)
+def _said(world: World, jobs: int, log: Log) -> AbstractContextManager[object]:
+    """Log how far a load has got, every few seconds."""
+    return _Saying(lambda: world.progress(jobs), log)
 
 
 class _Saying:
@@ -235,9 +237,9 @@ class _Saying:
 
     EVERY_S = 5.0
 
-    def __init__(self, what: Callable[[], str], say: Say) -> None:
+    def __init__(self, what: Callable[[], str], log: Log) -> None:
         self._what = what
-        self._say = say
+        self._log = log
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
 
@@ -251,4 +253,4 @@ class _Saying:
 
     def _work(self) -> None:
         while not self._closed.wait(self.EVERY_S):
-            self._say(f"  {self._what()}")
+            self._log(f"  {self._what()}")
