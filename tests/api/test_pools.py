@@ -352,6 +352,33 @@ def test_why_a_job_waits_names_no_other_orgs(
         assert {payer.id: "Acme", payer.account: "Acme", other.id: "Acme"}.items() <= names.items()
 
 
+def test_why_advises_no_gpu_type_that_the_org_cannot_have(
+    operator: Caller, payer: Tenant, pool: str
+) -> None:
+    """A type without a price, or one that was asked for and dropped, starts no job (S14)."""
+    with working(operator, pool) as worker:
+        assert 200 == worker.register(gpu_type="B200").status_code
+        worker.report()
+        only = submit(payer, pool)
+        dropped = submit(payer, pool, gpus={"count": 1, "types": ["H100", "B200"]})
+
+        def explained(job: str) -> Any:
+            """The explanation, once the job has reached its pool."""
+            return eventually(lambda: (why := _why(payer, job))["blockers"] and why)
+
+        for job in (only, dropped):
+            assert [] == explained(job)["smallest_change"]
+            assert "accept" not in "".join(explained(job)["lines"])
+        rates = [{"gpu_type": name, "micros_per_gpu_hour": 3_600_000} for name in ("H100", "B200")]
+        payer.operator.made("/prices", {"org_id": payer.id, "rates": rates})
+        assert ["type"] == [change["code"] for change in explained(only)["smallest_change"]]
+        assert [] == explained(dropped)["smallest_change"], "it has asked for B200"
+
+
+def _why(payer: Tenant, job: str) -> Any:
+    return payer.caller.get(f"/jobs/{job}/why").json()
+
+
 def test_logs_are_stored_in_order_and_once(payer: Tenant, worker: Worker, pool: str) -> None:
     """A part that comes twice, or too early, changes nothing; the answer says where to go on."""
     job = submit(payer, pool)

@@ -277,6 +277,17 @@ class JobRequest(WireModel):
         )
 
 
+def pricing_context(stored: Mapping[str, Any], gpu_types: tuple[str, ...]) -> core.Context:
+    """The context that prices GPU types for a job, from the stored form of its request."""
+    regions, priority_class = stored.get("regions", ()), stored.get("priority_class")
+    return core.Context(
+        gpu_types=gpu_types,
+        region=regions[0] if len(regions) == 1 else None,
+        priority_class=str(priority_class) if priority_class else None,
+        tier=stored.get("tier"),
+    )
+
+
 class JobExtensionRequest(WireModel):
     """Set more aside for a job."""
 

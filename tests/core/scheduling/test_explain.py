@@ -1324,3 +1324,16 @@ def test_of_a_job_that_is_not_there_is_told_what_would_be() -> None:
     with pytest.raises(InvariantBroken):
         explain_new_job(cluster, replace(job, id=JobId("a")), T0)
     assert before == (cluster.snapshot(), indexes(cluster))
+
+
+@pytest.mark.parametrize(
+    ("payable_types", "advised"),
+    [(None, ["A100"]), (("H100",), []), (("H100", "A100"), ["A100"])],
+)
+def test_only_types_that_the_org_can_pay_for_are_advised(
+    payable_types: tuple[str, ...] | None, advised: list[str]
+) -> None:
+    case = Case(want="", nodes="n1=8xH100 n2=8xA100", running="a@n1:8/ends=1h", queued="b:4")
+    explanation = explain(case.cluster(), JobId("b"), T0, payable_types=payable_types)
+    changes = [change for change in explanation.smallest_change if change.kind == "type"]
+    assert advised == [dict(change.figures)["gpu_type"] for change in changes]

@@ -1,6 +1,7 @@
 """Operations that explain why a job waits, the queue and shares, and advise moves (S6, S14)."""
 
 import asyncio
+import json
 from typing import Annotated, Final
 
 from pydantic import Field
@@ -28,6 +29,7 @@ from bursar.core.scheduling.model.snapshot import PoolSnapshot
 from bursar.service.jobs.queries import JobQueries, JobView, Route
 from bursar.service.keys import Scope
 from bursar.service.pools.leader import PoolLeader
+from bursar.service.queries.balances import LedgerReads
 from bursar.wire.advice import PoolAdviceResponse
 from bursar.wire.explain import (
     AccountRef,
@@ -38,6 +40,7 @@ from bursar.wire.explain import (
     with_org_names,
 )
 from bursar.wire.fields import Id
+from bursar.wire.jobs import pricing_context
 from bursar.wire.pools import NAME
 from bursar.wire.times import instant_text
 
@@ -101,10 +104,11 @@ async def _explain_job(
     if (text := _state_text(job)) is not None:
         return JobExplanation.of_state(job.job, job.state, text)
     name = cluster_name((org, JobId(job.job)))
+    payable_types = await _payable_types(service, org, job)
 
     def explain_in(cluster: Cluster, now: Instant) -> JobExplanation:
         if name in cluster.waiting:
-            explanation = explain(cluster, name, now)
+            explanation = explain(cluster, name, now, payable_types=payable_types)
             response = JobExplanation.from_core(explanation, seen_by)
             if explanation.is_stranded:
                 return response.with_lines(_stranded_text(job, routed=routed))
@@ -116,6 +120,18 @@ async def _explain_job(
         )
 
     return await asyncio.wrap_future((await scheduler_of(service, job.pool)).ask(explain_in))
+
+
+async def _payable_types(service: Service, org: str, job: JobView) -> frozenset[str]:
+    """The GPU types of a job's pool that have a price for the job, without those that the job asks
+    for in vain: its hold has no rate for them.
+    """
+    keeper = await find_pool(service, job.pool)
+    types = keeper.look(lambda pool: {machine.node.gpu_type for machine in pool.machines.values()})
+    request = json.loads(job.request or "{}")
+    context = pricing_context(request, tuple(sorted(types)))
+    seen = await service.read(lambda reader: LedgerReads(reader).priced_types(org, context))
+    return seen.value - set(request.get("gpus", {}).get("types", ()))
 
 
 def _state_text(job: JobView) -> str | None:

@@ -16,6 +16,7 @@ from bursar.core.ledger.balance import Balance, Expiring, Owned
 from bursar.core.ledger.books import BURN_SLOT, BURN_SLOTS, Books
 from bursar.core.ledger.commands import Reserve
 from bursar.core.ledger.history import GrantView
+from bursar.core.ledger.holds import find_prices
 from bursar.core.ledger.quote import Quote, quote
 from bursar.core.ledger.tables import MissingRange, MissingRow, NotLoaded
 from bursar.core.ledger.values import NO_CONTEXT, Context, CreditKind, GrantTerms
@@ -110,6 +111,12 @@ class LedgerReads:
             return quote(books, ask, now, likely_ms)
 
         return self._evaluate(org, answer, ahead, priced=True)
+
+    def priced_types(self, org: OrgId, context: Context) -> AsOf[frozenset[str]]:
+        """Those of a context's GPU types that have a price for the org."""
+        return self._evaluate(
+            org, lambda books, now: frozenset(find_prices(books, context, now)), priced=True
+        )
 
     def past(
         self, org: OrgId, at: Instant, known_at: Instant, account: AccountId | None = None

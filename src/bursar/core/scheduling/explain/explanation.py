@@ -16,7 +16,7 @@ for its start:
 Where no honest date exists, `Prediction.basis` has the reason. The cluster is unchanged afterwards.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from enum import StrEnum
 from heapq import merge
 from itertools import takewhile
@@ -122,8 +122,17 @@ class Explanation:
         return min(max(wait, first - self.at), UNKNOWN_WAIT if last is None else last - self.at)
 
 
-def explain(cluster: Cluster, job_id: JobId, now: Instant, plan: Plan | None = None) -> Explanation:
-    """Explain why a job waits, by the given plan or a new one."""
+def explain(
+    cluster: Cluster,
+    job_id: JobId,
+    now: Instant,
+    plan: Plan | None = None,
+    payable_types: Collection[str] | None = None,
+) -> Explanation:
+    """Explain why a job waits, by the given plan or a new one.
+
+    Only `payable_types` are advised as further GPU types; all if it is None.
+    """
     job = cluster.waiting[job_id]
     plan = make_plan(cluster, now) if plan is None else plan
     cluster.advance_to(now)
@@ -133,7 +142,7 @@ def explain(cluster: Cluster, job_id: JobId, now: Instant, plan: Plan | None = N
         for decision in plan.decisions:
             cluster.apply(decision)
         job = cluster.waiting.get(job_id, job)  # the plan may have promised it a start
-        view = WaitingView(cluster, job, plan)
+        view = WaitingView(cluster, job, plan, payable_types)
         starts = job_id in cluster.running
         blockers = () if starts else tuple(_all_blockers(view, plan))
         holders = () if starts else tuple(_holders(view))

@@ -1,5 +1,6 @@
 """A cluster from the point of view of one waiting job, and the blockers found there."""
 
+from collections.abc import Collection
 from typing import Final
 
 from bursar.core.ids import JobId
@@ -28,9 +29,16 @@ class Blocker:
 class WaitingView:
     """A cluster after a plan was carried out, and the claims of other jobs that bind one job."""
 
-    def __init__(self, cluster: Cluster, job: Job, plan: Plan) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        job: Job,
+        plan: Plan,
+        payable_types: Collection[str] | None = None,
+    ) -> None:
         self.cluster = cluster
         self.job = job
+        self.payable_types = payable_types  # that its org can pay for; None if all
         self.now = cluster.now
         self.until = cluster.now + job.run_max
         self.no_claims = NodeClaims(cluster)  # empty

@@ -3,7 +3,7 @@
 These kinds are tried. Among changes with equally many parts, the kind listed first is the smaller:
 
     limit      a shorter limit: the job ends before planned starts need the GPUs
-    type       another accepted GPU type
+    type       another accepted GPU type, which the job's org can pay for
     part       another part of a GPU, which is a whole number of slots
     memory     GPUs with less memory
     label      one required label less
@@ -97,10 +97,13 @@ def _limits(view: WaitingView) -> Options:
 
 
 def _types(view: WaitingView) -> Options:
-    """Other types, each at the highest price that the job has for its types."""
+    """Other types that the job can pay for, each at the highest price that it has for its own."""
     job, shape = view.job, view.job.shape
     known = dict(job.prices)
-    for gpu_type in sorted(set(view.cluster.nodes.gpus) - set(shape.types)):
+    others = set(view.cluster.nodes.gpus) - set(shape.types)
+    if view.payable_types is not None:
+        others &= set(view.payable_types)
+    for gpu_type in sorted(others):
         change = WhatIfChange(kind="type", amount=1, figures=(("gpu_type", gpu_type),))
         wider = replace(shape, types=(*shape.types, gpu_type))
         prices = {gpu_type: max(known.values()), **known} if known else {}
