@@ -118,7 +118,7 @@ def field(own: Connection) -> Field:
     return Field(own, new_org(own))
 
 
-def test_an_array_is_one_hold_and_begins_as_many_as_may_be_at_once(field: Field) -> None:
+def test_an_array_is_one_hold_and_submits_as_many_elements_as_its_limit(field: Field) -> None:
     """All that it may cost is set aside in one step; its pool hears of two of five (M1)."""
     field.array()
     assert (HAS - 5 * LOT, 5 * LOT, 0) == field.credits()
@@ -141,7 +141,7 @@ def test_an_array_is_one_hold_and_begins_as_many_as_may_be_at_once(field: Field)
     assert [] == field.wrong()
 
 
-def test_when_one_ends_the_next_begins_until_all_are_over(field: Field) -> None:
+def test_each_finished_element_starts_the_next_until_all_are_finished(field: Field) -> None:
     """Each is charged for what it ran; what its lot has left goes back; then the array is over."""
     field.array()
     field.jobs.advance_arrays(field.org)
@@ -170,7 +170,7 @@ def test_when_one_ends_the_next_begins_until_all_are_over(field: Field) -> None:
     assert 3 == len(field.steps("a")), "it is over once"
 
 
-def test_an_element_is_asked_for_once_however_many_ask(field: Field) -> None:
+def test_concurrent_processes_submit_an_element_once(field: Field) -> None:
     """What was taken out is known by the hold: an old look changes nothing."""
     field.array()
     asked: list[Ask] = []
@@ -192,7 +192,7 @@ def test_an_element_is_asked_for_once_however_many_ask(field: Field) -> None:
     assert [] == field.wrong()
 
 
-def test_a_withdrawn_array_begins_no_more_and_tells_all_that_live(field: Field) -> None:
+def test_a_cancelled_array_submits_no_more_and_cancels_unfinished_elements(field: Field) -> None:
     """What has not begun goes back at once; what runs is asked to stop, and ends the array."""
     field.array()
     field.jobs.advance_arrays(field.org)
@@ -220,7 +220,7 @@ def test_a_withdrawn_array_begins_no_more_and_tells_all_that_live(field: Field) 
     assert [] == field.wrong()
 
 
-def test_an_array_that_is_withdrawn_before_it_begins_is_over(field: Field) -> None:
+def test_an_array_cancelled_before_it_begins_is_finished(field: Field) -> None:
     """There is nobody to wait for."""
     field.array()
     field.jobs.cancel(field.org, JobId("a"))
@@ -231,7 +231,7 @@ def test_an_array_that_is_withdrawn_before_it_begins_is_over(field: Field) -> No
     assert [] == field.wrong()
 
 
-def test_one_element_can_be_withdrawn_alone(field: Field) -> None:
+def test_one_element_can_be_cancelled_alone(field: Field) -> None:
     """It is a job like any other; the array goes on, and ends as one of which a part was."""
     field.array(elements=2, at_once=1)
     field.jobs.advance_arrays(field.org)
@@ -270,7 +270,7 @@ def test_an_array_ends_as_the_worst_of_its_elements(
     assert [] == field.wrong()
 
 
-def test_an_array_whose_hold_has_ended_begins_no_more(field: Field) -> None:
+def test_an_array_whose_hold_has_ended_submits_no_more_elements(field: Field) -> None:
     """A hold has a limit, an array's too (L10): then what has not begun never will."""
     field.array(elements=3, at_once=1)
     field.jobs.advance_arrays(field.org)
@@ -390,7 +390,7 @@ def test_an_array_is_run_and_paid_exactly(own: Connection) -> None:
 
 
 @pytest.mark.slow
-def test_whoever_lets_arrays_go_on_may_die_anywhere(own: Connection, url: str) -> None:
+def test_a_process_that_advances_arrays_may_die_anywhere(own: Connection, url: str) -> None:
     """Killed between any two statements about arrays: the next one goes on, and nothing is lost."""
     clock = Clock()
     counting = Mortal(own)

@@ -234,7 +234,7 @@ NOT_SEEN_BY_VERIFY = {
 }
 
 
-def test_every_table_has_rows_and_is_sound(told: str) -> None:
+def test_every_table_has_rows_and_verify_reports_nothing(told: str) -> None:
     """The story leaves nothing out; all checks and the rebuilt books agree (IL1, IL2, IL4)."""
     with connected(told) as connection:
         for table in ("orgs", *TABLES):
@@ -251,7 +251,7 @@ def test_every_table_has_rows_and_is_sound(told: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SPOILING)
-def test_what_was_spoilt_is_told(told: str, name: str) -> None:
+def test_each_corruption_is_reported(told: str, name: str) -> None:
     """By verify and by rebuild, with the org and the figures (IL4)."""
     with spoilt(told, SPOILING[name]) as url, connected(url) as connection:
         [org] = orgs_of(connection)
@@ -263,7 +263,7 @@ def test_what_was_spoilt_is_told(told: str, name: str) -> None:
         assert all(str(one).startswith(f"{org}: {one.table}") for one in differences)
 
 
-def test_a_message_that_nobody_delivers_is_told_by_the_database_s_clock(told: str) -> None:
+def test_an_undelivered_message_is_reported_by_the_database_clock(told: str) -> None:
     """An hour after it was written, and as a finding of its own (D4)."""
     with migrated(told, copy=True) as url, connected(url) as connection:
         [org] = orgs_of(connection)
@@ -282,7 +282,7 @@ def test_a_message_that_nobody_delivers_is_told_by_the_database_s_clock(told: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in SPOILING if name.startswith("events: ")])
-def test_an_org_that_cannot_be_followed_stops_no_other(told: str, name: str) -> None:
+def test_an_org_that_cannot_be_rebuilt_stops_no_other(told: str, name: str) -> None:
     """Its own events are told as what is wrong, by their number; the others are compared (L1)."""
     with spoilt(told, SPOILING[name]) as url, connected(url) as connection:
         [spoilt_org] = orgs_of(connection)
@@ -297,7 +297,7 @@ def test_an_org_that_cannot_be_followed_stops_no_other(told: str, name: str) -> 
     assert all(isinstance(one.key[0], int) for one in wrong)
 
 
-def test_a_text_that_is_not_canonical_is_told(told: str) -> None:
+def test_a_text_that_is_not_canonical_is_reported(told: str) -> None:
     """The same event in other words: hashes and signatures would not be those of its text."""
     sql = "update events set body = replace(body::text, ':', ': ')::json where number = 9"
     with spoilt(told, sql) as url, connected(url) as connection:
@@ -325,7 +325,7 @@ def earlier(told: str) -> Iterator[str]:
         yield url
 
 
-def test_events_that_an_earlier_version_wrote_are_sound(earlier: str) -> None:
+def test_events_of_an_earlier_version_are_valid(earlier: str) -> None:
     """They say less, and mean the same books (L1)."""
     with connected(earlier) as connection:
         assert () == verify(connection)
@@ -334,7 +334,7 @@ def test_events_that_an_earlier_version_wrote_are_sound(earlier: str) -> None:
         assert (list(orgs.items()), ()) == ([(done.org, done.events)], done.differences)
 
 
-def test_prices_that_an_earlier_version_wrote_are_sound(told: str) -> None:
+def test_prices_of_an_earlier_version_are_valid(told: str) -> None:
     """They say nothing of shared results; others, or none that can be read, are told."""
     without = "= replace({0}::text, ',\"cache_hit_ppm\":null', '')::json"
     with migrated(told, copy=True) as url, connected(url) as connection:
@@ -351,7 +351,7 @@ def test_prices_that_an_earlier_version_wrote_are_sound(told: str) -> None:
             assert ["orgs"] == [one.table for one in rebuild_org(url, org).differences]
 
 
-def test_books_are_made_of_events_that_an_earlier_version_wrote(earlier: str) -> None:
+def test_books_are_rebuilt_from_events_of_an_earlier_version(earlier: str) -> None:
     """All that is derived, if nothing else is left (L1)."""
     with migrated(earlier, copy=True) as url, connected(url) as connection:
         before = _everything(connection)
@@ -376,7 +376,7 @@ def test_books_are_made_of_events_that_an_earlier_version_wrote(earlier: str) ->
         " where kind = 'HoldClosed'",
     ],
 )
-def test_what_no_version_wrote_is_told(earlier: str, sql: str) -> None:
+def test_an_event_that_no_version_wrote_is_reported(earlier: str, sql: str) -> None:
     """Only what a class has gained since may be absent."""
     with spoilt(earlier, sql) as url, connected(url) as connection:
         [org] = orgs_of(connection)
@@ -401,7 +401,7 @@ LAST_TOLD = {
 
 
 @pytest.mark.parametrize(("sql", "what"), LAST_TOLD.items())
-def test_what_nothing_else_contradicts_is_told_by_the_last_event(
+def test_a_corruption_that_only_the_last_event_contradicts_is_reported(
     told: str, sql: str, what: str
 ) -> None:
     """Rows that add up among themselves may still not be what was told of them (L1)."""
@@ -425,7 +425,7 @@ def test_an_event_tells_of_its_hold_what_it_makes_of_it(told: str) -> None:
     assert "recorded=(201, 0), is_now=(200, 0))" in str(first)
 
 
-def test_a_circle_of_accounts_is_told_and_does_not_last_for_ever(told: str) -> None:
+def test_a_cycle_of_accounts_is_reported_and_ends(told: str) -> None:
     """Who goes up from there would never arrive."""
     sql = "update accounts set parent = 'team' where account_id = 'org'"
     with spoilt(told, sql) as url, connected(url) as connection:
@@ -438,7 +438,7 @@ def test_a_circle_of_accounts_is_told_and_does_not_last_for_ever(told: str) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("table", TABLES)
-def test_rows_of_an_org_that_does_not_exist_are_told(told: str, table: str) -> None:
+def test_rows_of_an_org_that_does_not_exist_are_reported(told: str, table: str) -> None:
     """By both, though no org's row leads to them."""
     with migrated(told, copy=True) as url, connected(url) as connection:
         columns = ", ".join(
@@ -465,7 +465,7 @@ def test_rows_of_an_org_that_does_not_exist_are_told(told: str, table: str) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stretch", [1, 7, 10_000])
-def test_events_are_read_in_stretches_of_any_length(
+def test_events_are_read_in_pages_of_any_length(
     told: str, monkeypatch: pytest.MonkeyPatch, stretch: int
 ) -> None:
     """What is compared stretch by stretch is compared wholly."""
@@ -485,7 +485,7 @@ def test_events_are_read_in_stretches_of_any_length(
             assert 2 == len([table for table, _ in keys if table == "postings"])
 
 
-def test_collecting_of_garbage_goes_on_afterwards(told: str) -> None:
+def test_garbage_collection_is_on_after_verify(told: str) -> None:
     with connected(told) as connection:
         [org] = orgs_of(connection)
     rebuild_org(told, org)
@@ -532,7 +532,7 @@ CAN_BE_REPAIRED = [name for name in SPOILING if name.partition(":")[0] not in re
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CAN_BE_REPAIRED)
-def test_what_was_spoilt_is_repaired(told: str, name: str) -> None:
+def test_each_corruption_is_repaired(told: str, name: str) -> None:
     """Whatever the derived tables say: events alone bring them back, and work goes on (L1)."""
     with spoilt(told, SPOILING[name]) as url, connected(url) as connection:
         orgs = orgs_of(connection)
@@ -578,7 +578,7 @@ def test_every_table_is_repaired_or_for_ever() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in SPOILING if name.partition(":")[0] == "events"])
-def test_an_org_with_wrong_events_is_left_alone(told: str, name: str) -> None:
+def test_an_org_with_wrong_events_is_not_changed(told: str, name: str) -> None:
     """Derived rows may be all that is left of what was true."""
     with spoilt(told, SPOILING[name]) as url, connected(url) as connection:
         before = _everything(connection)
@@ -601,7 +601,7 @@ def test_books_that_contradict_themselves_are_not_written(told: str) -> None:
         assert before == _everything(connection)
 
 
-def test_requests_are_never_touched_but_keep_nothing_from_being_repaired(told: str) -> None:
+def test_requests_are_never_changed_and_prevent_no_repair(told: str) -> None:
     with spoilt(told, "update requests set at = at + 1 where first = 9") as url:
         with connected(url) as connection:
             connection.execute("update accounts set used = used + 1")
@@ -613,7 +613,7 @@ def test_requests_are_never_touched_but_keep_nothing_from_being_repaired(told: s
         assert {"requests"} == {one.table for one in done.remaining}
 
 
-def test_rows_of_nobody_are_removed(told: str) -> None:
+def test_rows_without_an_org_are_removed(told: str) -> None:
     """An org that has neither events nor requests never was."""
     with migrated(told, copy=True) as url, connected(url) as connection:
         connection.execute("insert into users (org_id, user_id) values ('ghost', 'ann')")
@@ -624,7 +624,7 @@ def test_rows_of_nobody_are_removed(told: str) -> None:
         _is_sound(url, connection)
 
 
-def test_a_frozen_org_takes_commands_again_once_it_is_repaired(told: str) -> None:
+def test_a_frozen_org_accepts_commands_after_its_repair(told: str) -> None:
     """Also one whose rows are sound by now; what kept it is told."""
     with migrated(told, copy=True) as url, connected(url) as connection:
         orgs = orgs_of(connection)
@@ -654,7 +654,7 @@ def test_a_frozen_org_whose_events_are_wrong_stays_frozen(told: str) -> None:
         assert [("why",)] == connection.execute("select frozen from orgs").fetchall()
 
 
-def test_a_ledger_that_has_read_what_was_wrong_reads_again(told: str) -> None:
+def test_a_ledger_that_read_wrong_rows_reads_them_again_after_a_repair(told: str) -> None:
     """Books in memory are not taken for the repaired ones, though no event tells them apart."""
     with migrated(told, copy=True) as url, connected(url) as connection:
         orgs = orgs_of(connection)
@@ -674,7 +674,7 @@ def test_a_ledger_that_has_read_what_was_wrong_reads_again(told: str) -> None:
         _is_sound(url, connection)
 
 
-def test_nothing_of_a_repair_is_kept_if_the_database_refuses_a_part(told: str) -> None:
+def test_a_repair_is_rolled_back_if_the_database_refuses_a_part(told: str) -> None:
     """It is told, and other orgs are not kept waiting."""
     sql = "update accounts set used = used + 1"
     with spoilt(told, sql) as url, connected(url) as connection:

@@ -50,7 +50,7 @@ def kept(connection: Connection) -> dict[str, list[tuple[object, ...]]]:
     }
 
 
-def test_what_sweeps_keep_is_sound(told: str) -> None:
+def test_summaries_of_sweeps_have_no_problems(told: str) -> None:
     """Each table has rows, so that there is something to be wrong."""
     with connected(told) as connection:
         assert () == verify(connection)
@@ -71,7 +71,7 @@ def wrong_in(connection: Connection, org: str) -> list[Contradiction]:
     often=st.integers(1, 9),
     later=st.sampled_from((0, HOUR, 7 * HOUR, 2 * DAY, 9 * DAY)),
 )
-def test_nothing_that_sweeps_make_is_told(
+def test_verify_reports_no_summary_that_a_sweep_wrote(
     connection: Connection, history: History, often: int, later: int
 ) -> None:
     """Whatever happened, whether the sweep has seen the last of it or lags behind (L15)."""
@@ -136,7 +136,7 @@ SPOILING = {
 
 
 @pytest.mark.parametrize("name", SPOILING)
-def test_what_is_wrong_is_told_thrown_away_and_made_anew(
+def test_wrong_summaries_are_reported_deleted_and_rebuilt(
     told: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By verify, by repair and by the next sweep; the ledger's own rows are not touched."""
@@ -184,7 +184,7 @@ def test_a_sweep_may_lag_behind(told: str) -> None:
         assert before == kept(connection)
 
 
-def test_standings_of_rows_that_were_wrong_are_thrown_away_with_them(told: str) -> None:
+def test_top_list_entries_of_wrong_rows_are_deleted_with_them(told: str) -> None:
     """A sweep has summed up what repair has mended since; no event would make it look again."""
     sql = "update accounts set used = used + 1000 where account_id = 'org'"
     with spoilt(told, sql) as url, connected(url) as connection:
@@ -200,7 +200,7 @@ def test_standings_of_rows_that_were_wrong_are_thrown_away_with_them(told: str) 
 
 
 @pytest.mark.parametrize("table", SUMMARIES)
-def test_rows_of_an_org_that_does_not_exist_are_told_and_removed(told: str, table: str) -> None:
+def test_rows_of_an_org_that_does_not_exist_are_reported_and_removed(told: str, table: str) -> None:
     """Though nothing else is left of it."""
     with migrated(told, copy=True) as url, connected(url) as connection:
         [org] = orgs_of(connection)
@@ -222,7 +222,7 @@ def test_rows_of_an_org_that_does_not_exist_are_told_and_removed(told: str, tabl
         assert before == kept(connection)
 
 
-def test_an_org_whose_events_are_wrong_keeps_what_sweeps_have_kept(told: str) -> None:
+def test_an_org_with_wrong_events_keeps_its_summaries(told: str) -> None:
     """It may be all that is left of what was true."""
     sql = "update events set body = '{}' where number = 9"
     with spoilt(told, sql) as url, connected(url) as connection:
@@ -235,7 +235,7 @@ def test_an_org_whose_events_are_wrong_keeps_what_sweeps_have_kept(told: str) ->
         assert before == kept(connection)
 
 
-def test_a_duty_that_nobody_can_have_is_told(told: str) -> None:
+def test_a_worker_lease_that_cannot_be_taken_is_reported(told: str) -> None:
     """Without its row no process would ever sweep."""
     with spoilt(told, "delete from worker_leases") as url, connected(url) as connection:
         [found] = verify(connection)

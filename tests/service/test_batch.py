@@ -138,7 +138,7 @@ class Desk:
 @pytest.mark.property
 @FEW
 @given(history=histories(), forgets=st.booleans())
-def test_the_database_keeps_what_the_core_decides(
+def test_the_database_stores_the_decisions_of_the_core(
     connection: Connection, history: History, forgets: bool
 ) -> None:
     """Same answers, same numbers, same rows as books in memory, from parts (L1, D2)."""
@@ -210,7 +210,7 @@ def test_two_processes_may_have_books_of_one_org_in_memory(
     one.holds(journal.books)
 
 
-def test_a_key_is_answered_once(connection: Connection) -> None:
+def test_a_request_key_has_one_effect(connection: Connection) -> None:
     """The first answer again, from the database too; another command under it is refused (L7)."""
     desk = Desk(connection, forgets=True)
     desk.opens()
@@ -242,7 +242,7 @@ def test_a_refusal_is_remembered_as_well(connection: Connection) -> None:
     assert (first.outcome, first.number) == (second.outcome, second.number)
 
 
-def test_a_refusal_is_told_again_with_all_its_figures(connection: Connection) -> None:
+def test_a_repeated_refusal_has_all_its_figures(connection: Connection) -> None:
     """Equal to the first, tuples and all (L7)."""
     desk = Desk(connection, forgets=True)
     desk.opens()
@@ -282,7 +282,7 @@ def test_a_refusal_does_not_disturb_its_neighbours(connection: Connection) -> No
     assert ["held"] * 6 + [Code.INSUFFICIENT_CREDITS] * 14 == codes
 
 
-def test_an_org_that_does_not_exist_is_told(connection: Connection) -> None:
+def test_an_org_that_does_not_exist_is_reported(connection: Connection) -> None:
     """And its neighbours in the batch are served."""
     desk = Desk(connection)
     desk.opens()
@@ -311,7 +311,7 @@ def test_time_does_not_go_back_within_an_org(connection: Connection) -> None:
     assert [hours(2)] == [event.at for event in events]
 
 
-def test_the_time_is_asked_once_the_lock_is_had(connection: Connection, database_url: str) -> None:
+def test_the_clock_is_read_once_under_the_lock(connection: Connection, database_url: str) -> None:
     """One that had to wait is decided at an instant after the wait, not before it (D5)."""
     org = new_org(connection)
     added = Ask(org, "k", AddAccount(account=ORG, parent=None, name="o"))
@@ -330,7 +330,7 @@ def test_the_time_is_asked_once_the_lock_is_had(connection: Connection, database
     assert waited_until <= answer.outcome[0].at
 
 
-def test_garbage_is_looked_for_between_batches_and_not_in_them(connection: Connection) -> None:
+def test_garbage_is_collected_between_batches_only(connection: Connection) -> None:
     """Also after one that failed."""
     collects: list[bool] = []
 
@@ -359,7 +359,7 @@ def test_what_is_in_memory_is_not_loaded_again(connection: Connection) -> None:
     assert 1 == desk.rounds
 
 
-def test_large_books_and_many_orgs_are_let_go(
+def test_large_books_and_many_orgs_are_evicted(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory is bounded; what is let go is loaded again."""
@@ -379,7 +379,7 @@ def test_large_books_and_many_orgs_are_let_go(
     assert isinstance(desk.outcomes(desk.reserve("h2", 10))[0], tuple)
 
 
-def test_a_row_that_was_known_and_is_gone_is_a_contradiction(connection: Connection) -> None:
+def test_a_cached_row_that_was_deleted_is_a_contradiction(connection: Connection) -> None:
     """Nothing is answered that was not written (D9)."""
     desk = Desk(connection)
     desk.opens()
@@ -393,9 +393,7 @@ def test_a_row_that_was_known_and_is_gone_is_a_contradiction(connection: Connect
 
 
 @pytest.mark.parametrize("blind", [False, True])
-def test_what_a_batch_has_changed_is_not_loaded_over_it(
-    connection: Connection, blind: bool
-) -> None:
+def test_changed_rows_are_not_loaded_again_in_a_batch(connection: Connection, blind: bool) -> None:
     """A budget that was set goes for the commands behind it, though they load its row (B3)."""
     desk = Desk(connection, forgets=True, blind=blind)
     desk.opens(credits=1_000)
@@ -423,7 +421,7 @@ def _budget(limit: int) -> SetBudget:
     )
 
 
-def test_an_org_that_exists_is_not_begun_again(connection: Connection) -> None:
+def test_an_existing_org_is_not_created_again(connection: Connection) -> None:
     """The one constraint that a caller can run into; and a name that cannot be kept is refused."""
     org = new_org(connection)
 
@@ -452,7 +450,7 @@ def _holds(desk: Desk) -> list[tuple[Any, ...]]:
     return desk.stored("holds", {"hold_id": "text"})
 
 
-def test_an_id_that_was_left_to_us_is_that_of_the_first_time(connection: Connection) -> None:
+def test_a_repeated_request_without_an_id_gets_the_first_id(connection: Connection) -> None:
     """Asked again, from the database: the first id, whatever would be made now (L7)."""
     desk = Desk(connection)
     desk.opens()
@@ -478,7 +476,7 @@ def test_two_equal_requests_in_one_batch_have_one_effect(connection: Connection)
     assert [(make_id(desk.org, "k", "hold", 2_000),)] == _holds(desk)
 
 
-def test_an_id_of_the_callers_is_not_one_of_ours(connection: Connection) -> None:
+def test_an_id_from_the_caller_differs_from_a_generated_id(connection: Connection) -> None:
     """Given the first time and not the second, or the other way round: another request (L7)."""
     desk = Desk(connection)
     desk.opens()
@@ -498,7 +496,7 @@ def test_an_id_of_the_callers_is_not_one_of_ours(connection: Connection) -> None
     assert Refusal(Code.KEY_REUSED, {"key": "k", "field": "hold"}) == named.outcome
 
 
-def test_what_else_differs_is_told_of_a_made_request_too(connection: Connection) -> None:
+def test_a_repeated_request_with_other_fields_is_refused(connection: Connection) -> None:
     """The id may differ in its time, and nothing else in anything (L7)."""
     desk = Desk(connection)
     desk.opens()
@@ -513,7 +511,7 @@ def test_what_else_differs_is_told_of_a_made_request_too(connection: Connection)
         assert Refusal(Code.KEY_REUSED, {"key": "k", "field": field}) == refused.outcome
 
 
-def test_a_price_with_an_id_of_ours_is_set_once(connection: Connection) -> None:
+def test_a_price_with_a_generated_id_is_set_once(connection: Connection) -> None:
     """From the time when it was set first (L7, B1)."""
     desk = Desk(connection)
     desk.opens()
@@ -532,7 +530,7 @@ def test_a_price_with_an_id_of_ours_is_set_once(connection: Connection) -> None:
     assert (make_id(desk.org, "k", "version", 1), T0) == (version["id"], version["effective_at"])
 
 
-def test_an_org_that_is_frozen_still_tells_what_it_made(connection: Connection) -> None:
+def test_a_frozen_org_still_answers_repeated_requests(connection: Connection) -> None:
     """The first answer needs nothing of the books (L7)."""
     desk = Desk(connection)
     desk.opens()
@@ -545,7 +543,7 @@ def test_an_org_that_is_frozen_still_tells_what_it_made(connection: Connection) 
     assert (first.command, first.outcome) == (second.command, second.outcome)
 
 
-def test_it_is_written_who_asked(connection: Connection) -> None:
+def test_the_caller_is_stored_with_each_event(connection: Connection) -> None:
     """Whose key it was the first time; nobody's when Bursar itself asks; of refusals too."""
     desk = Desk(connection)
     desk.opens()

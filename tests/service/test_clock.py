@@ -73,7 +73,7 @@ class Watches:
         return False
 
 
-def test_a_sound_clock_is_passed_on() -> None:
+def test_a_correct_clock_is_used() -> None:
     """As it is, however long nobody asks."""
     watches = Watches()
     for span in (0, 1, SECOND, DAY, 400 * DAY):
@@ -99,7 +99,7 @@ def test_a_jump_is_refused_until_the_clock_is_right_again(jump: int) -> None:
 
 
 @pytest.mark.parametrize("jump", [TOLERANCE, -TOLERANCE])
-def test_a_small_step_is_believed_and_followed_slowly(jump: int) -> None:
+def test_a_small_step_is_accepted_and_followed_slowly(jump: int) -> None:
     """A second one of the same kind is too much now, and not once the first is forgotten."""
     watches = Watches()
     watches.read()
@@ -141,7 +141,7 @@ def test_a_clock_that_drifts_is_followed(often: int) -> None:
         assert watches.told == watches.read()
 
 
-def test_being_stopped_between_question_and_answer_is_no_jump() -> None:
+def test_a_pause_between_query_and_answer_is_no_jump() -> None:
     """The reading is old when it comes, and neither it nor the next is refused (F7)."""
     for stopped_first in (True, False):
         watches = Watches()
@@ -165,7 +165,7 @@ def test_a_reading_that_took_long_hides_a_jump_no_longer_than_itself() -> None:
     assert watches.refuses()
 
 
-def test_a_new_process_believes_its_first_reading() -> None:
+def test_a_new_process_accepts_its_first_reading() -> None:
     """A restart accepts a corrected clock; from there on it is the one to agree with (D5)."""
     watches = Watches()
     watches.read()
@@ -179,7 +179,7 @@ def test_a_new_process_believes_its_first_reading() -> None:
     assert watches.refuses()
 
 
-def test_a_jump_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_jump_and_its_end_are_each_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """An alarm that rings at every command would be switched off."""
     watches = Watches()
     watches.read()
@@ -196,7 +196,7 @@ def test_a_jump_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture)
     ] == told
 
 
-def test_our_own_time_runs_and_is_not_the_time_of_day() -> None:
+def test_the_monotonic_time_runs_independently_of_the_time_of_day() -> None:
     """It goes on while the machine sleeps, which the kernel calls BOOTTIME."""
     before = time.clock_gettime(time.CLOCK_BOOTTIME)
     told = running_time()
@@ -322,7 +322,7 @@ def faked() -> Iterator[Faked]:
 
 
 @pytest.mark.slow
-def test_a_database_whose_clock_is_put_wrong_decides_nothing() -> None:
+def test_nothing_is_decided_while_the_clock_of_the_database_is_wrong() -> None:
     """A day ahead, an hour behind: nothing lapses, nothing is written; then all goes on (F31)."""
     with faked() as desk:
         now = desk.now()
@@ -353,7 +353,7 @@ def test_a_database_whose_clock_is_put_wrong_decides_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_a_restarted_database_with_another_clock_is_not_believed_either() -> None:
+def test_the_clock_of_a_restarted_database_is_checked_too() -> None:
     """The ledger's memory outlives its connections, as in a fail-over (F31)."""
     with faked() as desk:
         now = desk.now()

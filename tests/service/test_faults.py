@@ -116,7 +116,7 @@ def test_a_killed_database_costs_no_answer_and_no_credit(
         assert all(one.differences == () for one in rebuild(database.url, found, 1))
 
 
-def test_an_org_that_cannot_even_be_frozen_stops_nobody(database_url: str) -> None:
+def test_an_org_that_cannot_be_frozen_stops_no_other(database_url: str) -> None:
     """Its caller hears what is wrong, neighbours are served, and it is frozen later (D3, D9)."""
     with (
         databases.migrated(database_url) as url,

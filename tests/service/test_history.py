@@ -39,7 +39,7 @@ def own_database() -> Iterator[Database]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ROUNDS)
-def test_what_callers_saw_is_what_a_second_ledger_says(
+def test_the_answers_of_callers_equal_those_of_a_second_ledger(
     own_database: Database, tmp_path: Path, name: str
 ) -> None:
     """Killed, stopped and cut off at random, four callers see one history (L5, L7, F1, F9, F25)."""
@@ -142,14 +142,14 @@ def peace(aside: str, tmp_path_factory: pytest.TempPathFactory) -> Callers:
 
 
 @pytest.mark.slow
-def test_a_true_story_is_believed(spoilable: Connection, peace: Callers) -> None:
+def test_a_correct_history_is_accepted(spoilable: Connection, peace: Callers) -> None:
     """All of it."""
     assert 60 == check(spoilable, peace.url, peace).answers
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", [another_number, no_refusal, unseen, too_late])
-def test_a_story_that_was_changed_is_not_believed(
+def test_a_changed_history_is_rejected(
     spoilable: Connection, peace: Callers, tmp_path: Path, change: Callable[[Lines], None]
 ) -> None:
     """Whatever a client saw must be what is stored, in an order that it can believe."""
@@ -164,7 +164,7 @@ def test_a_story_that_was_changed_is_not_believed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SPOILT)
-def test_a_ledger_that_was_changed_is_not_believed(
+def test_a_changed_ledger_is_rejected(
     aside: str, spoilable: Connection, tmp_path: Path, name: str
 ) -> None:
     """Whatever is stored must be what the model makes of the requests."""

@@ -87,7 +87,7 @@ def stage(readers: ReadPool, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stagin
         yield partial(Stage, readers, runner)
 
 
-def test_nobody_is_told_never_by_what_may_have_changed(stage: Staging) -> None:
+def test_a_job_is_never_refused_for_good_by_an_old_report(stage: Staging) -> None:
     """Who asks when a look is due waits for it, and is told to come again if it takes too long."""
     one = stage("n1=8xA100")
     assert "never_fits" == code(one.asks("H100"))
@@ -101,7 +101,7 @@ def test_nobody_is_told_never_by_what_may_have_changed(stage: Staging) -> None:
     assert "never_fits" == code(one.asks("B200"))
 
 
-def test_a_scheduler_that_fails_refuses_nobody_for_good(stage: Staging) -> None:
+def test_a_failing_scheduler_refuses_no_job_for_good(stage: Staging) -> None:
     """However old what was known is."""
     one = stage("n1=8xA100")
     assert "never_fits" == code(one.asks("H100"))
@@ -114,7 +114,7 @@ def test_a_scheduler_that_fails_refuses_nobody_for_good(stage: Staging) -> None:
     assert None is code(one.asks("A100")), "what was known serves who fits there"
 
 
-def test_how_long_it_waits_agrees_with_when_it_starts(stage: Staging) -> None:
+def test_the_estimated_wait_agrees_with_the_estimated_start(stage: Staging) -> None:
     """A job that may ask others to leave does not wait for their end (S8, S14)."""
     runs = "low@n1:8/batch/ends=60m/who=paid.acme.x"
     one = stage("n1=8xH100", running=runs)
@@ -127,7 +127,7 @@ def test_how_long_it_waits_agrees_with_when_it_starts(stage: Staging) -> None:
     assert "it starts first there, on H100: in about 30 s" == asks.why
 
 
-def test_an_array_that_a_bound_may_have_room_for_is_told_to_come_again(stage: Staging) -> None:
+def test_an_array_that_may_fit_a_limit_later_is_refused_with_a_retry(stage: Staging) -> None:
     """That it is more than a queue is told for good only by what is known now."""
     short = replace(PoolPolicy(), tiers=(replace(PAID, queue_max=3),))
     one = stage("n1=8xA100", policy=short)

@@ -142,7 +142,7 @@ def ended(why: Why, run_ms: int, *, over: bool = True, attempt: int = 1) -> Ende
     )
 
 
-def test_each_step_is_kept_with_what_was_spent_and_held_then(stage: Stage) -> None:
+def test_each_step_is_stored_with_the_spent_and_held_credits(stage: Stage) -> None:
     stage.submit()
     stage.started()
     stage.hear(ended(Why.FAILED, 40_000))
@@ -177,7 +177,7 @@ def test_each_step_is_an_event_of_its_org(stage: Stage) -> None:
     assert [("a key",)] == stage.connection.execute(sql, [stage.org]).fetchall()
 
 
-def test_a_cancel_and_an_end_in_one_batch_leave_one_of_them(stage: Stage) -> None:
+def test_a_cancellation_and_an_end_in_one_batch_leave_one_of_them(stage: Stage) -> None:
     """Whichever comes first: who is over is not asked to stop any more."""
     for first in ("end", "cancel"):
         job = f"job-{first}"
@@ -237,7 +237,7 @@ def test_the_quotas_of_a_job_are_found_among_any_number(stage: Stage) -> None:
         (3 * RUN_MS, RUN_MS, Code.TYPE_NOT_HELD),  # for both together there are none
     ],
 )
-def test_a_job_is_taken_for_a_type_that_some_pool_has(
+def test_a_job_is_accepted_for_a_type_that_a_pool_has(
     stage: Stage, h100: int, a100: int, want: Code | None
 ) -> None:
     """With credits only for one that none has it would wait for ever (M1)."""
@@ -271,7 +271,7 @@ def test_a_job_is_extended_twice_in_one_batch(stage: Stage) -> None:
     assert ["submitted", "topped_up", "topped_up"] == [one.why for one in stage.steps()]
 
 
-def test_a_job_withdrawn_before_its_start_was_told_is_stopping(stage: Stage) -> None:
+def test_a_job_cancelled_before_its_start_was_reported_is_stopping(stage: Stage) -> None:
     """Its pool could not know yet; a queued one stays queued until its pool has let it go."""
     stage.submit()
     stage.jobs.cancel(stage.org, JobId("job"))
@@ -282,7 +282,7 @@ def test_a_job_withdrawn_before_its_start_was_told_is_stopping(stage: Stage) -> 
     assert ["queued", "stopping"] == [one.state for one in stage.steps()]
 
 
-def test_a_running_job_that_is_withdrawn_is_stopping_once(stage: Stage) -> None:
+def test_a_cancelled_running_job_is_stopping_once(stage: Stage) -> None:
     stage.submit()
     stage.started()
     stage.jobs.cancel(stage.org, JobId("job"))
@@ -349,7 +349,7 @@ def refused(stage: Stage, job: str, quotas: tuple[Quota, ...]) -> dict[str, Any]
     return {name: answer.outcome.figures[name] for name in ("limit_name", "found_count")}
 
 
-def test_so_many_jobs_wait_and_no_more(stage: Stage) -> None:
+def test_the_number_of_waiting_jobs_is_limited(stage: Stage) -> None:
     """Those that run are not counted; nor are those of others (B4)."""
     two = quota(stage, jobs_queued_max=2, account="org", user="ann")
     stage.submit("a", quotas=two)
@@ -363,7 +363,7 @@ def test_so_many_jobs_wait_and_no_more(stage: Stage) -> None:
     stage.submit("f", quotas=quota(stage, jobs_queued_max=0, account="elsewhere"))
 
 
-def test_jobs_of_one_transaction_are_counted_with_those_before(stage: Stage) -> None:
+def test_the_limit_counts_earlier_jobs_of_the_same_transaction(stage: Stage) -> None:
     """However many ask at once (B4)."""
     three = quota(stage, jobs_queued_max=3)
     stage.submit("a", quotas=three)
@@ -373,7 +373,7 @@ def test_jobs_of_one_transaction_are_counted_with_those_before(stage: Stage) -> 
     assert [False, False, True, True] == refusals
 
 
-def test_so_many_jobs_come_in_a_minute_and_no_more(stage: Stage) -> None:
+def test_the_number_of_submissions_per_minute_is_limited(stage: Stage) -> None:
     """Whatever has become of them (B4, S8)."""
     one = quota(stage, submissions_per_minute_max=1, account="org")
     stage.submit("a", quotas=one)
@@ -385,7 +385,7 @@ def test_so_many_jobs_come_in_a_minute_and_no_more(stage: Stage) -> None:
     stage.submit("c", quotas=one)
 
 
-def test_a_job_that_alone_needs_more_gpus_than_may_be_had_is_refused(stage: Stage) -> None:
+def test_a_job_that_needs_more_gpus_than_its_quota_is_refused(stage: Stage) -> None:
     """It would wait for ever (B4)."""
     none = quota(stage, gpus_max=0)
 
@@ -393,7 +393,7 @@ def test_a_job_that_alone_needs_more_gpus_than_may_be_had_is_refused(stage: Stag
     stage.submit("b", quotas=quota(stage, gpus_max=1))
 
 
-def test_a_history_is_as_long_as_the_job_says(stage: Stage) -> None:
+def test_a_history_has_as_many_steps_as_the_job_counts(stage: Stage) -> None:
     """`verify` tells of a step that is gone, or that was never taken."""
     stage.submit()
     stage.started()

@@ -32,7 +32,7 @@ def key(expires_at: int | None = None) -> Key:
     )
 
 
-def test_a_key_opens_until_just_before_its_end() -> None:
+def test_a_key_is_valid_until_just_before_its_end() -> None:
     """As everywhere, the end is not in it; without one it opens for ever."""
     ends = key(expires_at=T0 + SECOND)
 
@@ -42,7 +42,7 @@ def test_a_key_opens_until_just_before_its_end() -> None:
     assert not key().opens_with(hash_of(SECOND_ONE), T0, T0)
 
 
-def test_a_secret_that_was_replaced_counts_until_just_before_the_overlap_is_over() -> None:
+def test_a_replaced_secret_is_valid_until_just_before_the_end_of_the_overlap() -> None:
     """The new one counts at once and afterwards, the old one only for as long as was said."""
     rotated = key().rotated(hash_of(SECOND_ONE), overlap_s=60)
     over = T0 + 60 * SECOND
@@ -53,7 +53,7 @@ def test_a_secret_that_was_replaced_counts_until_just_before_the_overlap_is_over
     assert rotated.opens_with(hash_of(SECOND_ONE), over, T0)
 
 
-def test_no_secret_of_a_key_that_has_ended_counts() -> None:
+def test_no_secret_of_an_ended_key_is_valid() -> None:
     """Neither the one it has nor the one before."""
     rotated = key(expires_at=T0 + SECOND).rotated(hash_of(SECOND_ONE), overlap_s=60)
 
@@ -68,7 +68,7 @@ def test_a_key_is_read_as_it_was_shown() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 3, 4, 26, 48, 60, 90, 96])
-def test_a_character_mistyped_is_no_key(place: int) -> None:
+def test_a_mistyped_key_is_not_valid(place: int) -> None:
     """Its checksum tells, without asking anybody."""
     right = format_key(ORG, ID, FIRST)
     other = "1" if right[place] == "0" else "0"

@@ -144,9 +144,7 @@ def test_one_request_has_one_effect_however_often_it_is_sent(
     assert (425, 75, 0) == in_grant(connection, desk.org)
 
 
-def test_a_connection_that_breaks_costs_nobody_anything(
-    database_url: str, connection: Connection
-) -> None:
+def test_a_broken_connection_loses_no_command(database_url: str, connection: Connection) -> None:
     """Its batch is run again, and had happened or not: one effect (D3, F10)."""
     with office(database_url, connection, lanes=1) as desk:
         desk.opens(100_000)
@@ -169,7 +167,7 @@ def cut_all(connection: Connection) -> None:
     )
 
 
-def test_a_whole_life_is_kept(database_url: str, connection: Connection) -> None:
+def test_a_whole_life_of_an_org_is_stored(database_url: str, connection: Connection) -> None:
     """Reserve, charge, settle, each its own transaction (L6)."""
     with office(database_url, connection) as desk:
         desk.opens(1_000)
@@ -181,7 +179,7 @@ def test_a_whole_life_is_kept(database_url: str, connection: Connection) -> None
     assert (600, 0, 400) == in_grant(connection, desk.org)
 
 
-def test_an_unknown_org_is_told_and_its_neighbours_are_served(
+def test_an_unknown_org_is_reported_and_the_rest_of_the_batch_runs(
     database_url: str, connection: Connection
 ) -> None:
     """Though they came in the same batch."""
@@ -227,7 +225,9 @@ def test_broken_books_freeze_their_org_and_no_other(
         assert is_held(other.asks(other.reserve("h2", 75)))
 
 
-def test_more_than_can_wait_is_turned_away(database_url: str, connection: Connection) -> None:
+def test_a_command_beyond_the_queue_limit_is_refused(
+    database_url: str, connection: Connection
+) -> None:
     """At once, and without effect; what was taken is answered (back-pressure)."""
     with office(database_url, connection, lanes=1, waiting=4) as desk:
         desk.opens(500)
@@ -253,7 +253,7 @@ def locked(url: str, org: str) -> Iterator[None]:
         yield
 
 
-def test_a_database_that_cannot_be_reached_is_told(connection: Connection) -> None:
+def test_an_unreachable_database_is_reported(connection: Connection) -> None:
     """After a while; the caller may ask again with the same key (F23)."""
 
     def connect() -> Connection:
@@ -267,7 +267,7 @@ def test_a_database_that_cannot_be_reached_is_told(connection: Connection) -> No
 
 
 @pytest.mark.parametrize("setting", ["lock_timeout", "statement_timeout"])
-def test_others_in_the_way_are_waited_for_and_then_told(
+def test_a_locked_org_is_waited_for_and_then_reported_as_busy(
     database_url: str, connection: Connection, setting: str
 ) -> None:
     """A lock that is never given back does not hold the caller for ever (F13)."""
@@ -285,7 +285,7 @@ def test_others_in_the_way_are_waited_for_and_then_told(
         assert isinstance(desk.asks(AddUser(user=ANN), key="again").outcome, tuple)
 
 
-def test_a_command_that_is_taken_back_disturbs_nobody(
+def test_a_cancelled_future_does_not_affect_other_commands(
     database_url: str, connection: Connection
 ) -> None:
     """Taken back in time it does not happen; the others are answered, and those who come later."""
@@ -315,7 +315,7 @@ def eventually_running(future: "Future[Answer]") -> None:
     raise AssertionError("nobody has taken the command")
 
 
-def test_the_servers_own_isolation_does_not_matter(
+def test_the_default_isolation_level_of_the_server_does_not_matter(
     database_url: str, connection: Connection
 ) -> None:
     """What another process has just decided is seen after the lock, whatever is usual here (D3)."""
@@ -332,7 +332,7 @@ def test_the_servers_own_isolation_does_not_matter(
     assert [False, False] == [is_held(answer) for answer in answers]
 
 
-def test_wrong_words_are_refused_before_they_wait(
+def test_invalid_keys_are_refused_before_they_are_queued(
     database_url: str, connection: Connection
 ) -> None:
     """They would spoil a batch for everybody in it (L7, F43)."""
@@ -344,7 +344,7 @@ def test_wrong_words_are_refused_before_they_wait(
             desk.ledger.submit("", "k", AddUser(user=ANN))
 
 
-def test_a_closed_ledger_takes_nothing_more(database_url: str, connection: Connection) -> None:
+def test_a_closed_ledger_accepts_no_command(database_url: str, connection: Connection) -> None:
     """And says so at once."""
     with office(database_url, connection) as desk:
         desk.opens(5)
@@ -353,7 +353,7 @@ def test_a_closed_ledger_takes_nothing_more(database_url: str, connection: Conne
         desk.submits(desk.reserve("h1", 1))
 
 
-def test_after_a_lost_answer_nobody_is_told_that_nothing_happened(
+def test_a_lost_answer_is_not_reported_as_a_failure(
     database_url: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first try was committed, the second is turned away: that must be told as unknown (D3)."""
@@ -384,7 +384,7 @@ def test_after_a_lost_answer_nobody_is_told_that_nothing_happened(
         assert ledger.ask(org, "k", command).replayed
 
 
-def test_accounts_in_a_circle_stop_nobody_else(database_url: str, connection: Connection) -> None:
+def test_accounts_in_a_cycle_stop_no_other_org(database_url: str, connection: Connection) -> None:
     """Books that contradict themselves are frozen; their neighbours in the lane are served (D3)."""
     with office(database_url, connection, lanes=1) as desk:
         desk.opens(500)

@@ -230,7 +230,7 @@ class Watched(Books):
 
 @FEW
 @given(history=histories())
-def test_who_looks_at_prices_is_known_before(history: History) -> None:
+def test_commands_that_read_prices_are_known(history: History) -> None:
     """A command that looked at them and is not known to would see what they were (B1)."""
     books = Watched(history.prices)
     for now, command in history.steps:

@@ -101,7 +101,7 @@ def clock() -> Ticks:
     return Ticks()
 
 
-def test_a_scheduler_is_asked_now_and_then_and_only_if_somebody_wants_to_know(
+def test_the_scheduler_is_queried_at_intervals_and_only_on_demand(
     clock: Ticks,
 ) -> None:
     one = Scheduler()
@@ -115,7 +115,7 @@ def test_a_scheduler_is_asked_now_and_then_and_only_if_somebody_wants_to_know(
     assert 2 == len(one.asked)
 
 
-def test_what_is_known_serves_until_it_is_too_old(clock: Ticks) -> None:
+def test_a_report_is_used_until_it_is_too_old(clock: Ticks) -> None:
     """Nobody waits for a scheduler that is busy, unless nothing can be relied on."""
     one = Scheduler()
     router = Router(Pools({"a": one}), clock)
@@ -132,7 +132,7 @@ def test_what_is_known_serves_until_it_is_too_old(clock: Ticks) -> None:
     assert [] == router.look()
 
 
-def test_a_long_look_is_taken_seldom(clock: Ticks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_long_forecast_is_taken_seldom(clock: Ticks, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long a queue is: a twentieth of a scheduler's time at most."""
 
     def slow(*given: Any) -> Prospect:
@@ -149,7 +149,7 @@ def test_a_long_look_is_taken_seldom(clock: Ticks, monkeypatch: pytest.MonkeyPat
     assert len(one.asked) <= 3
 
 
-def test_a_scheduler_that_fails_leaves_what_was_known(clock: Ticks) -> None:
+def test_a_failing_scheduler_leaves_the_last_report(clock: Ticks) -> None:
     one = Scheduler()
     router = Router(Pools({"a": one}), clock)
     router.look()
@@ -162,7 +162,7 @@ def test_a_scheduler_that_fails_leaves_what_was_known(clock: Ticks) -> None:
     assert router.knows("a")
 
 
-def test_a_pool_that_rests_is_not_woken(clock: Ticks) -> None:
+def test_an_idle_pool_is_not_woken(clock: Ticks) -> None:
     """Its nodes are in memory, and nothing else is there; if something is, or nothing is known,
     its scheduler is asked."""
     trial = waiting()
@@ -223,7 +223,7 @@ def admitted(router: Router, text: str, jobs: int = 1) -> RejectionCode | None:
 BOUNDED = PoolPolicy(tiers=(PAID, replace(FREE, queue_max=3)))
 
 
-def test_an_org_meets_its_own_bound_and_others_do_not(clock: Ticks) -> None:
+def test_the_limit_of_an_org_does_not_affect_other_orgs(clock: Ticks) -> None:
     """What is on its way counts; a look counts anew (S8)."""
     busy = Scheduler(running="x@n1:8/ends=9h", queued="q:1/who=free.acme.u.v", policy=BOUNDED)
     router = Router(Pools({"a": busy}), clock)
@@ -238,7 +238,7 @@ def test_an_org_meets_its_own_bound_and_others_do_not(clock: Ticks) -> None:
     assert admitted(router, "j:1/who=free.acme.u.v") is None
 
 
-def test_a_tier_that_the_policy_does_not_know_is_the_lowest(clock: Ticks) -> None:
+def test_an_unknown_tier_is_the_lowest(clock: Ticks) -> None:
     """It is let in as others are, and turned away first."""
     router = Router(Pools({"a": Scheduler()}), clock)
     router.look()
@@ -416,9 +416,7 @@ def test_a_pool_that_is_back_in_time_keeps_its_jobs(stage: Stage) -> None:
     assert 0 == stage.round(), "it has lacked something for a moment only"
 
 
-def test_all_jobs_are_looked_at_some_at_a_time(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_jobs_are_read_page_by_page(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """A round looks at so many, the next goes on behind them."""
     monkeypatch.setattr(routing, "PAGE", 1)
     monkeypatch.setattr(routing, "PAGES", 2)

@@ -24,9 +24,7 @@ WORDS = ('{"b": 1, "a":2, "b": 3}', "1.00", '"\\u00fc\\u0000"', " [ ] ", "null",
 
 @pytest.mark.parametrize("forgets", [False, True])
 @pytest.mark.parametrize("blind", [False, True])
-def test_a_setting_is_found_again_or_not_there(
-    connection: Connection, forgets: bool, blind: bool
-) -> None:
+def test_a_setting_is_read_or_missing(connection: Connection, forgets: bool, blind: bool) -> None:
     """Whether it is in memory, was looked up ahead, or is missed in the middle of a batch."""
     desk = Desk(connection, forgets=forgets, blind=blind)
 
@@ -82,7 +80,7 @@ def test_many_settings_in_one_batch_are_all_kept(connection: Connection, databas
 
 
 @pytest.mark.parametrize("body", [*WORDS, '"' + "x" * (SETTING_MAX - 2) + '"'])
-def test_the_very_words_are_kept(connection: Connection, body: str) -> None:
+def test_the_text_of_a_setting_is_stored_unchanged(connection: Connection, body: str) -> None:
     """And told again to whoever repeats the request (L7)."""
     desk = Desk(connection, forgets=True)
 
@@ -94,7 +92,7 @@ def test_the_very_words_are_kept(connection: Connection, body: str) -> None:
     assert [("key", "k", body, first.number)] == desk.stored("settings", COLUMNS)
 
 
-def test_org_has_room_for_no_more_than_the_most_settings_of_a_kind(connection: Connection) -> None:
+def test_the_number_of_settings_of_a_kind_is_limited(connection: Connection) -> None:
     """Deleted settings, and those of other kinds, do not count."""
     desk = Desk(connection)
     ids = [f"w{n}" for n in range(SETTINGS_MAX)]

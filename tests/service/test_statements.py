@@ -37,8 +37,8 @@ from bursar.service.queries.usage import (
 from bursar.store.ledger import snapshots, statements
 from bursar.store.sql.connection import Connection
 from tests.service.test_batch import ANN, FEW, ORG, Desk
-from tests.service.test_past import told
-from tests.service.test_top import payer
+from tests.service.test_snapshots import told
+from tests.service.test_top_lists import payer
 from tests.support import commands as ask
 from tests.support.builders import T0, days, hours, prices
 from tests.support.strategies import History, histories
@@ -97,7 +97,7 @@ def pages(desk: Desk, account: str, wanted: RequestedPeriod, most: int) -> list[
 @pytest.mark.usefixtures("small")
 @FEW
 @given(history=histories(), shares=periods(), most=st.integers(1, 9), kept=st.booleans())
-def test_opening_and_lines_come_to_the_closing(
+def test_opening_and_lines_add_up_to_the_closing(
     connection: Connection, history: History, shares: tuple[int, int], most: int, kept: bool
 ) -> None:
     """In every compartment, on every page, for every account; with snapshots or without (O3)."""
@@ -162,7 +162,7 @@ def run(hold: str, *, by: str = "lab", gpu_type: str = "h100", gpus: int = 2) ->
     )
 
 
-def test_a_line_says_what_happened_and_whose_it_was(desk: Desk) -> None:
+def test_a_line_has_its_event_and_its_owner(desk: Desk) -> None:
     """The event, the grant, the compartments, the hold, the charge, the user, the job (O3)."""
     job = Context(job=JobId("job-7"))
     desk.asks(ask.reserve("h", 60, until=hours(9), by="lab", context=job), now=hours(1))
@@ -205,7 +205,7 @@ def test_late_usage_stands_where_it_was_recorded(desk: Desk) -> None:
     assert {(hours(5), hours(3))} == {(line.at, line.effective_at) for line in page.lines}
 
 
-def test_a_period_has_its_beginning_and_not_its_end(desk: Desk) -> None:
+def test_a_period_includes_its_start_and_excludes_its_end(desk: Desk) -> None:
     """[from, to), and a page that is asked for behind the end is empty (O3)."""
     desk.asks(ask.issue("more", 5), now=hours(5))
     desk.asks(ask.issue("late", 5), now=hours(6))
@@ -227,7 +227,7 @@ def test_a_period_has_its_beginning_and_not_its_end(desk: Desk) -> None:
     assert 100_005 == ask_behind.value.closing[Compartment.AVAILABLE]
 
 
-def test_by_default_it_is_this_month_where_the_account_is(desk: Desk) -> None:
+def test_the_default_period_is_the_month_in_the_time_zone_of_the_account(desk: Desk) -> None:
     """In the account's time zone, until now (O3)."""
     berlin = RequestedPeriod().resolve("Europe/Berlin", T0)
     [page] = pages(desk, "team", RequestedPeriod(), 1)
@@ -247,9 +247,7 @@ def test_by_default_it_is_this_month_where_the_account_is(desk: Desk) -> None:
         (RequestedPeriod(None, 0), "to"),
     ],
 )
-def test_a_period_that_makes_no_sense_is_refused(
-    desk: Desk, wanted: RequestedPeriod, parameter: str
-) -> None:
+def test_an_invalid_period_is_refused(desk: Desk, wanted: RequestedPeriod, parameter: str) -> None:
     """By the name of the parameter that is wrong (O3)."""
     for question in (
         lambda: pages(desk, ORG, wanted, 5),
@@ -261,7 +259,7 @@ def test_a_period_that_makes_no_sense_is_refused(
         assert parameter == refused.value.parameter
 
 
-def test_nobody_has_no_statement(desk: Desk) -> None:
+def test_an_unknown_account_has_no_statement(desk: Desk) -> None:
     """An account that is unknown is told apart from one with no lines; an org is not guessed."""
     seen = Statements(desk.connection).page(desk.org, "nobody", RequestedPeriod(), None, 5)
 
@@ -312,7 +310,7 @@ def used_by(events: list[Event], journal: Journal) -> dict[AccountId, int]:
 @pytest.mark.usefixtures("small")
 @FEW
 @given(history=histories(), shares=periods())
-def test_usage_is_what_the_ledger_counts(
+def test_usage_equals_the_spent_credits_of_the_ledger(
     connection: Connection, history: History, shares: tuple[int, int]
 ) -> None:
     """By account it is the difference of `used`, above and below; all splits add up (O3)."""
@@ -398,9 +396,7 @@ def by_kind(journal: Journal, wanted: RequestedPeriod) -> dict[str | None, int]:
 @pytest.mark.usefixtures("small")
 @FEW
 @given(history=histories(), cut=st.integers(0, 99))
-def test_run_time_is_what_the_meters_say(
-    connection: Connection, history: History, cut: int
-) -> None:
+def test_run_time_equals_the_readings(connection: Connection, history: History, cut: int) -> None:
     """And wherever two periods meet, what ran is in one of them (O3, L14)."""
     desk, journal, marks = told(history, connection)
     start = max(marks[0], marks[-1] - 365 * DAY)
@@ -420,7 +416,7 @@ def test_run_time_is_what_the_meters_say(
     assert ran(start, end) == ran(start, middle) + ran(middle, end)
 
 
-def test_usage_by_what_one_wants_to_know(desk: Desk) -> None:
+def test_usage_by_dimensions(desk: Desk) -> None:
     """Team, user, GPU type, kind, day and job, each with what was run (O3)."""
     desk.asks(run("a"), run("b", by="team", gpu_type="l4"), now=hours(1))
     desk.asks(ask.read("a", 3_600_000, charge="c1"), now=hours(2))
@@ -448,7 +444,7 @@ def test_usage_by_what_one_wants_to_know(desk: Desk) -> None:
     ]
 
 
-def test_what_is_taken_back_is_taken_off_what_was_charged(desk: Desk) -> None:
+def test_reversals_reduce_the_charged_amount(desk: Desk) -> None:
     """Lost work that was given back, and a part of a charge that was reversed (O3)."""
     desk.asks(run("a", gpus=1), now=hours(1))
     desk.asks(ask.read("a", 3_600_000, charge="c1"), now=hours(2))
@@ -464,7 +460,7 @@ def test_what_is_taken_back_is_taken_off_what_was_charged(desk: Desk) -> None:
     assert (-2_400, -2_400) == row(hours(3))
 
 
-def test_a_reading_goes_on_from_one_before_the_period(desk: Desk) -> None:
+def test_the_first_reading_of_a_period_counts_from_the_reading_before(desk: Desk) -> None:
     """Through the charge that brought it; and where work was given back, by what was paid (O3)."""
     desk.asks(run("a", gpus=1), now=hours(1))
     desk.asks(ask.read("a", 3_600_000, charge="c1"), now=hours(2))
@@ -489,7 +485,7 @@ def test_a_reading_goes_on_from_one_before_the_period(desk: Desk) -> None:
     [("h100", 1_800_000), ("h100", 1_800_007), ("l4", 1_800_000)],
     ids=["a price that is exact", "one that is rounded", "for nothing"],
 )
-def test_work_that_is_charged_after_all_is_run_time_again(
+def test_refunded_work_that_is_charged_again_counts_as_run_time_again(
     desk: Desk, gpu_type: str, kept_ms: int
 ) -> None:
     """As much as was given back in another period, whatever it costs (M3, O3)."""
@@ -508,7 +504,9 @@ def test_work_that_is_charged_after_all_is_run_time_again(
     assert [3_600_000_000, -back, back] == [ran(hours(at)) for at in (2, 4, 5)]
 
 
-def test_a_report_has_an_end(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_rows_of_a_report_is_limited(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """More rows than anybody reads are refused, not sent."""
     monkeypatch.setattr(usage, "ROWS_MOST", 1)
     desk.asks(run("a"), run("b", by="team"), now=hours(1))
@@ -536,7 +534,7 @@ def all_costs(desk: Desk, wanted: RequestedPeriod, slot: Slot) -> list[CostRow]:
 @pytest.mark.usefixtures("small")
 @FEW
 @given(history=histories(), shares=periods(), slot=st.sampled_from(Slot))
-def test_costs_are_what_the_ledger_charged(
+def test_costs_equal_the_charges_of_the_ledger(
     connection: Connection, history: History, shares: tuple[int, int], slot: Slot
 ) -> None:
     """Usage less what came back is `used`; all rows are what is no longer there to spend (O3)."""
@@ -572,7 +570,7 @@ def spendable(events: list[Event]) -> int:
     )
 
 
-def test_costs_tell_credits_from_usage(desk: Desk) -> None:
+def test_costs_distinguish_credits_from_usage(desk: Desk) -> None:
     """Issued, moved, lapsed, revoked, reversed and given back, each on its own row (O3)."""
     desk.asks(
         ask.issue("short", 70, expires=hours(4), policy=GrantPolicy(regions=frozenset({"us"}))),
@@ -611,7 +609,7 @@ def test_costs_tell_credits_from_usage(desk: Desk) -> None:
     assert ("Lab", 3_600_000_000) == (used.account_name, used.milli_gpu_ms)
 
 
-def test_what_an_earlier_month_was_billed_is_corrected(desk: Desk) -> None:
+def test_a_correction_of_an_earlier_month_is_marked(desk: Desk) -> None:
     """A reversal in the same month is an adjustment; in a later one a correction as well (O3)."""
     desk.asks(desk.reserve("h", 60), now=hours(1))
     desk.asks(ask.charge("h", 20, "c"), now=hours(2))

@@ -93,7 +93,7 @@ class Side:
 @pytest.mark.property
 @settings(FEW, max_examples=max(FEW.max_examples // 3, 10))  # two orgs, and looked at each time
 @given(history=histories(), every=st.integers(1, 3))
-def test_a_sweeper_changes_nothing_that_is_seen(
+def test_a_sweeper_changes_no_visible_balance(
     connection: Connection, history: History, every: int
 ) -> None:
     """Equal answers and balances at every step, equal grants in the end (IL10)."""
@@ -152,7 +152,7 @@ def silent(desk: Desk) -> None:
     )
 
 
-def test_all_that_is_due_is_written_when_nobody_comes(own: Connection) -> None:
+def test_due_changes_are_written_without_requests(own: Connection) -> None:
     """Holds end, recurrences turn, grants lapse, starting ones repay debt; once each (L3, L20)."""
     desk = Desk(own)
     silent(desk)
@@ -171,7 +171,7 @@ def test_all_that_is_due_is_written_when_nobody_comes(own: Connection) -> None:
     assert () == rebuild_org(own.info.dsn + f" password={own.info.password}", desk.org).differences
 
 
-def test_each_thing_is_found_at_its_instant_and_not_before(own: Connection) -> None:
+def test_each_due_change_is_found_at_its_time_and_not_before(own: Connection) -> None:
     """A pass looks at an org when something falls due in it, and at no other time."""
     desk = Desk(own)
     silent(desk)
@@ -193,7 +193,7 @@ def test_each_thing_is_found_at_its_instant_and_not_before(own: Connection) -> N
     assert () == verify(own)
 
 
-def test_a_grant_that_came_and_went_unseen_lapses(own: Connection) -> None:
+def test_a_grant_that_started_and_expired_between_sweeps_lapses(own: Connection) -> None:
     """Nothing was ever written since it waited for its start (L3)."""
     desk = Desk(own)
     desk.opens(credits=500)
@@ -204,7 +204,7 @@ def test_a_grant_that_came_and_went_unseen_lapses(own: Connection) -> None:
     assert "GrantLapsed" == events_of(desk)[-1][0]
 
 
-def test_a_start_that_repays_nothing_is_asked_for_once(own: Connection) -> None:
+def test_a_start_that_repays_nothing_is_swept_once(own: Connection) -> None:
     """A debt that the starting grant may not pay: no event, and no end of asking."""
     desk = Desk(own)
     desk.opens(credits=1)
@@ -253,7 +253,7 @@ def test_a_pass_walks_over_more_orgs_than_a_page(
     assert "GrantLapsed" != last[4]
 
 
-def test_a_pass_that_must_stop_says_so(own: Connection) -> None:
+def test_an_interrupted_pass_reports_it(own: Connection) -> None:
     """And what it did not come to is not told as done."""
     desk = Desk(own)
     silent(desk)
@@ -340,7 +340,7 @@ def opened(ledger: Ledger, org: str, now: int) -> None:
         assert isinstance(ledger.ask(org, f"k{place}", command).outcome, tuple)
 
 
-def test_an_org_that_cannot_be_swept_is_told_and_left(
+def test_an_org_that_cannot_be_swept_is_reported_and_skipped(
     own_url: str, own: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The others are swept."""
@@ -361,7 +361,7 @@ def test_an_org_that_cannot_be_swept_is_told_and_left(
 # Whose duty it is
 
 
-def test_one_of_two_has_the_duty(own: Connection) -> None:
+def test_one_of_two_sweepers_has_the_lease(own: Connection) -> None:
     """Until it gives it up, or time has passed."""
     assert worker_leases.take(own, "sweeper", "a", T0, 10)
     assert worker_leases.take(own, "sweeper", "a", T0 + 5, 10), "kept"
@@ -374,7 +374,7 @@ def test_one_of_two_has_the_duty(own: Connection) -> None:
     assert worker_leases.take(own, "sweeper", "a", T0 + 16, 10)
 
 
-def test_a_duty_taken_by_a_clock_that_was_ahead_is_anybodys(own: Connection) -> None:
+def test_a_lease_taken_by_a_clock_that_was_ahead_is_free(own: Connection) -> None:
     """Else nobody would sweep until the clock has caught up; a whole term from now is no reason."""
     assert worker_leases.take(own, "sweeper", "a", T0 + 365 * DAY, 10)
     assert worker_leases.take(own, "sweeper", "b", T0, 10)
@@ -383,7 +383,7 @@ def test_a_duty_taken_by_a_clock_that_was_ahead_is_anybodys(own: Connection) -> 
     assert worker_leases.take(own, "sweeper", "a", T0 + 10, 10)
 
 
-def test_lists_are_not_told_to_be_of_the_future(own: Connection) -> None:
+def test_top_lists_are_never_dated_in_the_future(own: Connection) -> None:
     """A pass by a clock that was ahead is forgotten with the next one (L15)."""
     desk = Desk(own)
     desk.opens()
@@ -392,7 +392,7 @@ def test_lists_are_not_told_to_be_of_the_future(own: Connection) -> None:
         assert now == worker_leases.last_done(own, "sweeper")
 
 
-def test_a_killed_sweeper_is_relieved(own_url: str, own: Connection) -> None:
+def test_a_killed_sweeper_is_replaced(own_url: str, own: Connection) -> None:
     """By a process that waited, once its term is over; what fell due meanwhile is written then."""
     with Ledger(lambda: connected(own_url)) as ledger:
         command = [sys.executable, "-m", "tests.support.sweeper_process", own_url]
@@ -499,7 +499,7 @@ def test_a_process_stops_though_its_sweeper_waits_for_a_lock(own_url: str, own: 
         eventually(lambda: not waits_for_lock(own))
 
 
-def test_a_sweeper_without_limits_stops_too(own_url: str, own: Connection) -> None:
+def test_a_sweeper_without_timeouts_stops_too(own_url: str, own: Connection) -> None:
     """It is the cancelling that ends it, not the limit on locks."""
     with connected(own_url) as other, other.transaction():
         other.execute("lock table worker_leases")
@@ -511,7 +511,9 @@ def test_a_sweeper_without_limits_stops_too(own_url: str, own: Connection) -> No
         eventually(lambda: not waits_for_lock(own))
 
 
-def test_a_sweeper_whose_page_is_given_up_leaves_the_duty(own_url: str, own: Connection) -> None:
+def test_a_sweeper_whose_page_is_cancelled_releases_the_lease(
+    own_url: str, own: Connection
+) -> None:
     """The next one need not wait until its term is over."""
     desk = Desk(own)
     silent(desk)
@@ -528,7 +530,7 @@ def test_a_sweeper_whose_page_is_given_up_leaves_the_duty(own_url: str, own: Con
         assert worker_leases.take(own, "sweeper", "the next", now, 3_600 * SECOND)
 
 
-def test_a_sweeper_on_a_dead_line_is_left_behind(
+def test_a_process_stops_while_its_sweeper_waits_on_a_dead_connection(
     own_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing can be cancelled over it, and an answer may be awaited for hours."""
@@ -547,7 +549,7 @@ def test_a_sweeper_on_a_dead_line_is_left_behind(
         assert "left behind" in caplog.text
 
 
-def test_a_sweeper_waits_long_for_answers_and_not_for_all_else(own_url: str) -> None:
+def test_only_the_answers_of_a_sweeper_have_a_long_timeout(own_url: str) -> None:
     """An org's first sweep reads all its events; locks, lines and idle processes take no longer."""
     usual, asked = Timeouts(), database.connect(own_url, SWEEP_TIMEOUTS)
     with asked as connection:

@@ -193,9 +193,7 @@ FAILURES: dict[str, tuple[Any, int | None]] = {
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_what_does_not_arrive_is_tried_again_in_order(
-    world: World, there: Receiver, name: str
-) -> None:
+def test_failed_deliveries_are_retried_in_order(world: World, there: Receiver, name: str) -> None:
     """After five seconds, with the same id; what comes after waits its turn."""
     answer, code = FAILURES[name]
     there.answers = [answer]
@@ -222,7 +220,7 @@ def test_what_does_not_arrive_is_tried_again_in_order(
     assert "/elsewhere" not in [one.path for one in there.got]
 
 
-def test_nobody_there_is_tried_again(world: World) -> None:
+def test_an_unreachable_receiver_is_retried(world: World) -> None:
     """A port on which nobody listens, then somebody."""
     with receiver() as gone:
         url = gone.url
@@ -235,7 +233,7 @@ def test_nobody_there_is_tried_again(world: World) -> None:
     assert ("pending", None, "connection refused") == (first.status, first.code, first.why)
 
 
-def test_pauses_grow_until_it_is_given_up_and_an_alert_raised(
+def test_pauses_grow_until_a_delivery_fails_for_good_with_an_alert(
     world: World, there: Receiver
 ) -> None:
     """About three days; the alert is told once, elsewhere; then the next event has its turn."""
@@ -274,7 +272,7 @@ def test_pauses_grow_until_it_is_given_up_and_an_alert_raised(
     assert "delivered" == world.log(webhook)[-1].status
 
 
-def test_a_slow_receiver_holds_up_nobody_else(world: World, there: Receiver) -> None:
+def test_a_slow_receiver_delays_no_other(world: World, there: Receiver) -> None:
     """While one is waited for, another is told everything."""
     waits = threading.Event()
     slow = world.webhook(f"{there.url}/slow")
@@ -308,7 +306,7 @@ def test_a_slow_receiver_holds_up_nobody_else(world: World, there: Receiver) -> 
     }
 
 
-def test_two_who_deliver_at_once_agree(world: World, there: Receiver) -> None:
+def test_two_processes_deliver_each_event_once(world: World, there: Receiver) -> None:
     """Everything arrives, perhaps twice, under the same ids; nothing is skipped."""
     webhook = world.webhook(there.url)
     other = world.new_deliverer(SafeHttpClient(allow_private=True))
@@ -328,7 +326,7 @@ def test_two_who_deliver_at_once_agree(world: World, there: Receiver) -> None:
     assert sorted(set(numbers)) == list(dict.fromkeys(numbers))
 
 
-def test_a_webhook_never_goes_back_and_stays_dropped(world: World, there: Receiver) -> None:
+def test_a_webhook_never_goes_back_and_stays_deleted(world: World, there: Receiver) -> None:
     """Whatever is noted late, by somebody who was relieved long ago."""
     webhook = world.webhook(there.url)
     world.asks(ask.issue("g1", 5))
@@ -347,7 +345,7 @@ def test_a_webhook_never_goes_back_and_stays_dropped(world: World, there: Receiv
     assert [(number, NEVER)] == world.connection.execute(sql).fetchall()
 
 
-def test_many_events_that_are_none_of_its_business_are_passed_over(
+def test_events_that_a_webhook_does_not_subscribe_to_are_skipped(
     world: World, there: Receiver
 ) -> None:
     """The cursor moves on; what concerns the webhook is found among them."""
@@ -362,7 +360,9 @@ def test_many_events_that_are_none_of_its_business_are_passed_over(
     assert [] == there.got
 
 
-def test_webhooks_of_two_orgs_are_read_together_and_told_their_own(connection: Connection) -> None:
+def test_webhooks_of_two_orgs_are_read_together_and_get_their_own_events(
+    connection: Connection,
+) -> None:
     """Though one statement reads for both, and events of both have the same numbers (D9)."""
     asked: dict[str, WebhookCursor] = {}
     for users in (1, 2):
@@ -381,7 +381,7 @@ def test_webhooks_of_two_orgs_are_read_together_and_told_their_own(connection: C
         assert users == len(told)
 
 
-def test_what_is_asked_for_again_is_tried_out_of_turn(world: World, there: Receiver) -> None:
+def test_a_requested_redelivery_is_tried_at_once(world: World, there: Receiver) -> None:
     """Though the webhook stands elsewhere; it fails and is tried again like any other."""
     webhook = world.webhook(there.url)
     world.asks(ask.issue("g1", 5))
@@ -422,7 +422,7 @@ def test_every_webhook_and_every_version_has_a_secret_of_its_own() -> None:
     assert secret_for(SECRET, "o", "w", "first") in found
 
 
-def test_old_secrets_sign_until_their_time_is_over() -> None:
+def test_old_secrets_sign_until_they_expire() -> None:
     """Each as long as the one after it says."""
     one, two = rotated("k1", 0, 10), rotated("k2", 5 * SECOND, 100)
     names = [given.id.partition("/")[2] for given in (one, two)]
@@ -435,7 +435,7 @@ def test_old_secrets_sign_until_their_time_is_over() -> None:
     assert [names[1]] == signing_versions([one, two], 105 * SECOND)
 
 
-def test_the_old_secret_signs_no_more_once_its_time_is_over(world: World, there: Receiver) -> None:
+def test_an_expired_secret_does_not_sign(world: World, there: Receiver) -> None:
     """By the clock of the database."""
     webhook = world.webhook(there.url)
     world.asks(rotate_command(webhook, "key", 3_600))
@@ -483,7 +483,7 @@ REGISTERED = (
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_an_address_of_the_internet_may_be_called(address: str) -> None:
+def test_a_public_address_is_called(address: str) -> None:
     """So that the next test does not pass by refusing all."""
     assert is_public(ipaddress.ip_address(address))
 
@@ -509,7 +509,7 @@ def test_no_address_that_is_registered_for_a_special_use_is_called(network: str)
     assert [] == [str(one) for one in (*ends, *wrapped) if is_public(one)]
 
 
-def test_what_python_does_not_take_for_the_internets_is_not_called() -> None:
+def test_an_address_that_python_does_not_consider_global_is_not_called() -> None:
     """It knows the registries, too: no range that it knows is forgotten here (K26)."""
     chance = random.Random(6890)
     drawn: list[ipaddress.IPv4Address | ipaddress.IPv6Address] = [
@@ -532,7 +532,7 @@ def resolver(*answers: Sequence[str]) -> Callable[[str, int], Any]:
     return resolve
 
 
-def test_a_name_with_one_address_inside_is_not_called() -> None:
+def test_a_name_with_one_internal_address_is_not_called() -> None:
     """Not even at the others."""
     outbound = SafeHttpClient(resolve=resolver(["8.8.8.8", "10.0.0.1"]))
 
@@ -540,7 +540,7 @@ def test_a_name_with_one_address_inside_is_not_called() -> None:
         asyncio.run(outbound.addresses("https://mixed.example/"))
 
 
-def test_a_name_that_changes_its_meaning_gains_nothing(there: Receiver) -> None:
+def test_a_name_that_resolves_differently_later_does_not_matter(there: Receiver) -> None:
     """Public when it is looked at, loopback when it is called: each call looks anew (K26)."""
     port = there.url.rpartition(":")[2]
     outbound = SafeHttpClient(resolve=resolver(["8.8.8.8"], ["127.0.0.1"]))
@@ -553,7 +553,7 @@ def test_a_name_that_changes_its_meaning_gains_nothing(there: Receiver) -> None:
     assert [] == there.got
 
 
-def test_what_is_called_is_the_very_address_that_was_looked_at(there: Receiver) -> None:
+def test_the_checked_address_is_the_address_that_is_called(there: Receiver) -> None:
     """A name is resolved once for a call, and the receiver is told the name."""
     asked: list[str] = []
 
@@ -573,7 +573,7 @@ def test_what_is_called_is_the_very_address_that_was_looked_at(there: Receiver) 
     )
 
 
-def test_the_next_address_is_tried_if_nobody_is_at_the_first(there: Receiver) -> None:
+def test_the_next_address_is_tried_if_the_first_does_not_answer(there: Receiver) -> None:
     """Nothing was sent to the first."""
     port = there.url.rpartition(":")[2]
     outbound = SafeHttpClient(allow_private=True, resolve=resolver(["127.0.0.2", "127.0.0.1"]))
@@ -583,7 +583,7 @@ def test_the_next_address_is_tried_if_nobody_is_at_the_first(there: Receiver) ->
     assert 204 == said.code, said
 
 
-def test_an_endless_answer_is_not_read_to_its_end(there: Receiver) -> None:
+def test_an_endless_response_is_not_read_to_its_end(there: Receiver) -> None:
     """64 KiB, then the line is closed; the status counts."""
     sent = [0]
 
@@ -618,7 +618,7 @@ def test_no_proxy_of_the_environment_is_used(
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates with")
-def test_a_certificate_must_be_the_names_own(tmp_path: Path) -> None:
+def test_a_certificate_must_match_the_name(tmp_path: Path) -> None:
     """The address is pinned, and yet it is the name that is certified."""
     subprocess.run(
         [
@@ -668,7 +668,7 @@ def test_a_certificate_must_be_the_names_own(tmp_path: Path) -> None:
 # Alerts
 
 
-def test_credits_are_told_of_when_their_end_comes_near(world: World) -> None:
+def test_credits_near_their_expiry_raise_an_alert(world: World) -> None:
     """By time alone, in an org to which nothing happens; once."""
     now = money_time(world.connection)
     world.asks(ask.issue("g1", 5, expires=now + 30 * DAY))
@@ -691,7 +691,7 @@ def test_credits_are_told_of_when_their_end_comes_near(world: World) -> None:
     assert 2 == len(world.alerts())
 
 
-def test_a_grant_that_is_extended_is_told_of_again_at_its_new_end(world: World) -> None:
+def test_an_extended_grant_raises_an_alert_again_at_its_new_expiry(world: World) -> None:
     """Also if it was issued near its end, after a look; what is spent is not told of at all."""
     now = money_time(world.connection)
     world.alerter.check_all()
@@ -709,7 +709,7 @@ def test_a_grant_that_is_extended_is_told_of_again_at_its_new_end(world: World) 
     assert [now + 3 * DAY, now + 60 * DAY] == [one.figures["expires_at"] for one in world.alerts()]
 
 
-def test_credits_that_come_back_late_are_told_of(world: World) -> None:
+def test_credits_that_return_near_their_expiry_raise_an_alert(world: World) -> None:
     """All of a grant was held when its end came near; a part comes back: once for each grant."""
     now = money_time(world.connection)
     world.asks(ask.issue("g1", 5, expires=now + 7 * DAY + HOUR))
@@ -739,7 +739,7 @@ def told_of(world: World) -> list[tuple[str, int]]:
     return [(one.figures["grant"], one.figures["available"]) for one in world.alerts()]
 
 
-def test_a_reversal_into_a_grant_near_its_end_is_told_of(world: World) -> None:
+def test_a_reversal_into_a_grant_near_its_expiry_raises_an_alert(world: World) -> None:
     """By a rule of its own, too, if that looks so far ahead."""
     now = money_time(world.connection)
     world.rule(AlertRule(kind=AlertKind.CREDITS_EXPIRING, account="org", days=30))
@@ -755,7 +755,7 @@ def test_a_reversal_into_a_grant_near_its_end_is_told_of(world: World) -> None:
     assert [30] == [one.figures["days"] for one in world.alerts()]
 
 
-def test_any_number_of_grants_near_their_end_is_told_of_page_by_page(
+def test_many_grants_near_their_expiry_raise_alerts_page_by_page(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if they end at one instant; and no more alerts are raised at once than a page has."""
@@ -780,9 +780,7 @@ def test_any_number_of_grants_near_their_end_is_told_of_page_by_page(
     assert 3 * 64 < sum(asked) == many
 
 
-def test_a_long_history_is_looked_at_in_parts(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_history_is_read_page_by_page(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it in one pass, and of several orgs no more at once than a part (B6)."""
     monkeypatch.setattr(store_alerts, "SPAN", 10)
     now = money_time(world.connection)
@@ -833,7 +831,7 @@ def test_an_alert_is_raised_once_by_any_number_of_processes(url: str, world: Wor
     assert 1 == len(world.alerts(AlertKind.LOW_BALANCE))
 
 
-def test_a_low_balance_comes_and_goes_without_what_was_noted(world: World) -> None:
+def test_a_low_balance_alert_survives_the_loss_of_its_summaries(world: World) -> None:
     """What is noted of it only saves steps: lost, the same alerts are found."""
     now = money_time(world.connection)
     world.rule(AlertRule(kind=AlertKind.LOW_BALANCE, account="org", below=10))
@@ -849,7 +847,7 @@ def test_a_low_balance_comes_and_goes_without_what_was_noted(world: World) -> No
     assert [True, True, True, False] == [one.is_recovered for one in world.alerts()]
 
 
-def test_books_stay_sound_whatever_was_told(world: World, there: Receiver) -> None:
+def test_alerts_leave_the_books_consistent(world: World, there: Receiver) -> None:
     """verify and rebuild find nothing: what was tried is no part of the books (L1)."""
     webhook = world.webhook(there.url, "*")
     world.rule(AlertRule(kind=AlertKind.LOW_BALANCE, account="org", below=10))
@@ -863,7 +861,7 @@ def test_books_stay_sound_whatever_was_told(world: World, there: Receiver) -> No
     assert () == rebuild_org(world.url, world.org).differences
 
 
-def test_every_kind_of_event_says_what_it_is_about(connection: Connection) -> None:
+def test_every_kind_of_event_names_its_subject(connection: Connection) -> None:
     """A webhook for an account is told of all that happens to it, of whatever kind."""
     org = new_org(connection)
     story(connection, org)

@@ -21,7 +21,7 @@ COLUMNS: dict[str, tuple[str, list[Any]]] = {
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_a_column_arrives_as_it_was(connection: Connection, name: str) -> None:
+def test_a_column_round_trips(connection: Connection, name: str) -> None:
     """Whatever it is made of."""
     kind, values = COLUMNS[name]
     sql = f"select %s::{kind}[]"
@@ -30,7 +30,7 @@ def test_a_column_arrives_as_it_was(connection: Connection, name: str) -> None:
     assert (values,) == arrived
 
 
-def test_text_that_cannot_be_kept_is_refused() -> None:
+def test_text_that_cannot_be_stored_is_refused() -> None:
     """PostgreSQL knows no NUL in a text."""
     with pytest.raises(ValueError, match="NUL"):
         array_literal(["a", "b\0c"])

@@ -18,7 +18,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_less_than_nothing_is_not_kept(connection: Connection, name: str) -> None:
+def test_negative_amounts_are_refused(connection: Connection, name: str) -> None:
     """By a constraint whose name tells what is wrong; nothing itself is fine."""
     org = new_org(connection)
 
@@ -43,7 +43,7 @@ SPOILT = {
 
 
 @pytest.mark.parametrize("name", SPOILT)
-def test_a_row_that_makes_no_sense_is_not_kept(connection: Connection, name: str) -> None:
+def test_an_invalid_row_is_refused(connection: Connection, name: str) -> None:
     """Not even by whoever owns the database (D9)."""
     org = issued(connection)
 
@@ -73,7 +73,7 @@ TWICE = {
 
 
 @pytest.mark.parametrize("name", TWICE)
-def test_what_there_is_once_is_not_kept_twice(connection: Connection, name: str) -> None:
+def test_a_duplicate_row_is_refused(connection: Connection, name: str) -> None:
     """A key has one answer, a number one event, a payment one grant."""
     org = issued(connection)
 

@@ -78,7 +78,7 @@ def test_the_live_elements_of_an_array_are_found_by_their_array(tables: Connecti
     check_scan(found[0], "jobs_of_array", ("org_id", "array_id"))
 
 
-def test_of_many_quotas_those_are_read_that_count_a_job(tables: Connection) -> None:
+def test_only_the_quotas_that_count_a_job_are_read(tables: Connection) -> None:
     """By whose they are, and for whom: an org may have one for each of its users (B4)."""
     tables.execute(
         """insert into settings (org_id, kind, setting_id, body, number, at)

@@ -30,7 +30,7 @@ def test_answers_are_taken_in_any_order(connection: Connection) -> None:
     assert PipelineStatus.OFF == connection.info.pipeline_status
 
 
-def test_how_many_rows_were_written_is_known(connection: Connection) -> None:
+def test_the_number_of_written_rows_is_known(connection: Connection) -> None:
     """Also at the end of a pipeline within another, where all that was sent has been answered."""
     with connection.transaction(), connection.pipeline():
         connection.execute("create temporary table t (n int) on commit drop")
@@ -42,7 +42,7 @@ def test_how_many_rows_were_written_is_known(connection: Connection) -> None:
         assert 2 == changed.rowcount
 
 
-def test_the_first_failure_is_told_and_takes_the_rest_along(connection: Connection) -> None:
+def test_the_first_failure_is_raised_and_the_rest_fail_with_it(connection: Connection) -> None:
     """To whoever asks, and at the end; then the connection is as good as new."""
 
     def sends() -> None:
@@ -65,13 +65,13 @@ def test_the_first_failure_is_told_and_takes_the_rest_along(connection: Connecti
         assert [(1,)] == connection.execute(FAILS, [1]).fetchall()
 
 
-def test_what_nobody_asked_for_fails_at_the_end(connection: Connection) -> None:
+def test_an_unread_result_fails_at_the_end(connection: Connection) -> None:
     """Nothing is committed that went wrong unseen."""
     with pytest.raises(errors.DivisionByZero), connection.transaction(), connection.pipeline():
         connection.execute(FAILS, [0])
 
 
-def test_an_exception_of_others_is_the_one_that_is_told(connection: Connection) -> None:
+def test_an_exception_in_the_block_takes_precedence(connection: Connection) -> None:
     """What is on its way is answered first: the connection can be used again."""
 
     def sends() -> None:
@@ -96,7 +96,7 @@ def test_text_with_a_nul_is_refused_and_not_cut(connection: Connection) -> None:
         assert [("ab",)] == connection.execute("select %s::text", ["ab"]).fetchall()
 
 
-def test_more_is_sent_and_answered_than_fits_at_once(connection: Connection) -> None:
+def test_more_is_sent_and_received_than_fits_in_the_buffers(connection: Connection) -> None:
     """Neither side waits for the other to read what it says."""
     long = "x" * 4_000_000
     with connection.transaction(), connection.pipeline():
@@ -112,7 +112,7 @@ def test_more_is_sent_and_answered_than_fits_at_once(connection: Connection) -> 
         assert [[(len(long),)]] * 3 == [told.fetchall() for _, told in sent]
 
 
-def test_who_was_answered_and_says_nothing_is_idle(
+def test_a_connection_without_pending_results_is_idle(
     connection: Connection, database_url: str
 ) -> None:
     """So that a process which is stopped in the middle loses its locks on any server (F7)."""
@@ -127,7 +127,7 @@ def test_who_was_answered_and_says_nothing_is_idle(
         assert (2,) == other.execute("select 2::int").fetchone()
 
 
-def test_a_lost_connection_is_told(connection: Connection, database_url: str) -> None:
+def test_a_lost_connection_is_reported(connection: Connection, database_url: str) -> None:
     """As the driver tells it: an error of operation, and a closed connection."""
 
     def sends() -> None:
@@ -143,7 +143,7 @@ def test_a_lost_connection_is_told(connection: Connection, database_url: str) ->
     assert connection.closed
 
 
-def test_statements_are_prepared_anew_when_the_driver_has_forgotten_all(
+def test_statements_are_prepared_again_when_the_driver_has_dropped_them(
     connection: Connection,
 ) -> None:
     """It does so when a transaction is rolled back after it has prepared some of its own."""
@@ -156,7 +156,7 @@ def test_statements_are_prepared_anew_when_the_driver_has_forgotten_all(
             raise KeyError
 
 
-def test_a_connection_whose_statements_are_gone_is_given_up(connection: Connection) -> None:
+def test_a_connection_whose_prepared_statements_are_gone_is_closed(connection: Connection) -> None:
     """A pooler may have thrown them away: what is done is a try over a new connection."""
     with connection.transaction(), connection.pipeline():
         connection.execute(ROWS, ["{a}", "{1}"])
@@ -169,7 +169,9 @@ def test_a_connection_whose_statements_are_gone_is_given_up(connection: Connecti
     assert connection.closed
 
 
-def test_so_is_one_whose_statements_find_something_else_now(connection: Connection) -> None:
+def test_a_connection_whose_prepared_statements_have_other_results_is_closed(
+    connection: Connection,
+) -> None:
     """The plan of a statement is kept, and a migration may have changed what it finds."""
     connection.execute("create temporary table t (n int)")
     with connection.transaction(), connection.pipeline():

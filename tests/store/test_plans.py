@@ -138,7 +138,7 @@ def test_the_history_of_a_grant_is_read_from_two_indexes(tables: Connection) -> 
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_follows_from_rows_is_looked_up(tables: Connection, name: str) -> None:
+def test_dependent_rows_are_looked_up_by_index(tables: Connection, name: str) -> None:
     """By an index that begins with all that is known of it."""
     sql, index, columns = OTHERS[name]
 

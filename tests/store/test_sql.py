@@ -155,7 +155,7 @@ def test_no_statement_touches_orgs_and_a_pool() -> None:
 
 
 @pytest.mark.parametrize("name", [*STATEMENTS, *SCHEMA])
-def test_a_statement_asks_nobody_for_time_chance_or_numbers(name: str) -> None:
+def test_a_statement_uses_no_clock_randomness_or_sequence(name: str) -> None:
     """Times and ids are parameters; no locks, signals or triggers of one server (D3, D4)."""
     sql = re.sub(r"--[^\n]*", "", STATEMENTS.get(name) or SCHEMA[name])
     sql = re.sub(r"'[^']*'", "''", sql)
@@ -178,7 +178,7 @@ def test_the_lock_is_taken_on_one_table_alone_and_in_order() -> None:
     assert {"LOCK_ORGS", "LOCK_POOL", "LOCK"} == locking
 
 
-def test_what_is_locked_is_ones_own_until_the_end() -> None:
+def test_a_lock_is_held_until_the_end_of_the_transaction() -> None:
     """Two who only shared a row would both decide, and one of them for nothing (D3)."""
     locks = [lock for sql in STATEMENTS.values() for lock in parsed(sql).find_all(exp.Lock)]
 
@@ -225,7 +225,7 @@ def test_org_id_comes_first_in_every_key_and_index(connection: Connection) -> No
     assert OF_A_POOL == {table for table, _ in of_pools}
 
 
-def test_the_database_has_nothing_that_does_not_spread(connection: Connection) -> None:
+def test_the_database_has_no_object_that_cannot_be_sharded(connection: Connection) -> None:
     """No sequences, no triggers, no functions of our own; ids are compared byte by byte (D4)."""
     for sql in (
         "select relname from pg_class"
@@ -243,7 +243,7 @@ def test_the_database_has_nothing_that_does_not_spread(connection: Connection) -
         assert [] == connection.execute(sql).fetchall()
 
 
-def test_every_constraint_has_a_name_of_ours(connection: Connection) -> None:
+def test_every_constraint_has_an_explicit_name(connection: Connection) -> None:
     """So that one that is broken can be told apart (D9)."""
     sql = """
         select conname from pg_constraint

@@ -69,7 +69,7 @@ def refused(connection: Connection, sql: str) -> None:
 
 
 @pytest.mark.parametrize("table", FOR_EVER)
-def test_what_happened_cannot_be_changed(connection: Connection, table: str) -> None:
+def test_stored_events_cannot_be_changed(connection: Connection, table: str) -> None:
     """Not updated, not deleted, not truncated (L1)."""
     with at_work(connection, opened(connection)):
         refused(connection, f"update {table} set org_id = org_id")
@@ -85,7 +85,7 @@ def test_nothing_is_ever_deleted(connection: Connection, table: str) -> None:
         refused(connection, f"truncate {table}")
 
 
-def test_every_table_is_one_of_these_and_guarded(connection: Connection) -> None:
+def test_every_table_is_listed_and_protected(connection: Connection) -> None:
     """A new table must say whose its rows are, and who may change them."""
     sql = """
         select c.relname, c.relrowsecurity, array_agg(p.polname order by p.polname)::text[]
@@ -103,9 +103,7 @@ def test_every_table_is_one_of_these_and_guarded(connection: Connection) -> None
 
 
 @pytest.mark.parametrize(("rule", "column"), [("tenant", "org_id"), ("pool", "pool_id")])
-def test_the_rule_of_every_table_is_the_same(
-    connection: Connection, rule: str, column: str
-) -> None:
+def test_every_table_has_the_same_policy(connection: Connection, rule: str, column: str) -> None:
     """What is shown of one table to be nobody else's, is so of all, whatever rows they have."""
     sql = """
         select replace(pg_get_expr(polqual, polrelid), '(' || %s || ' || \'\'::text)', %s),
@@ -119,7 +117,7 @@ def test_the_rule_of_every_table_is_the_same(
     assert 1 == len(found), found
 
 
-def test_another_orgs_rows_do_not_exist(connection: Connection) -> None:
+def test_rows_of_another_org_are_invisible(connection: Connection) -> None:
     """They are neither seen nor changed, and none can be added."""
     mine, theirs = opened(connection), opened(connection)
 
@@ -133,7 +131,7 @@ def test_another_orgs_rows_do_not_exist(connection: Connection) -> None:
         refused(connection, f"update users set org_id = '{theirs}'")
 
 
-def test_of_the_deployments_own_org_its_row_is_seen_and_nothing_else(
+def test_only_the_row_of_the_deployments_own_org_is_visible(
     connection: Connection,
 ) -> None:
     """The row has the prices of every org; it is not locked or changed with another's rights."""
@@ -154,7 +152,7 @@ def test_of_the_deployments_own_org_its_row_is_seen_and_nothing_else(
         assert [] == connection.execute(row, [DEPLOYMENT]).fetchall()
 
 
-def test_no_org_is_seen_before_one_is_named(connection: Connection) -> None:
+def test_no_org_is_visible_before_one_is_selected(connection: Connection) -> None:
     """A statement that forgot to say for whom it works does nothing."""
     opened(connection)
 
@@ -205,7 +203,7 @@ def _told(work: PoolTransaction) -> None:
     work.quotas.put_slice(Slice(org="else", quota="q", n=1))
 
 
-def test_another_pools_rows_do_not_exist(connection: Connection) -> None:
+def test_rows_of_another_pool_are_invisible(connection: Connection) -> None:
     """They are neither seen nor changed, none can be added, and no org's can be seen (D9)."""
     mine, theirs = filled(connection), filled(connection)
 
@@ -240,7 +238,7 @@ def test_nothing_of_a_pool_is_ever_deleted(connection: Connection, table: str) -
 
 
 @pytest.mark.parametrize("table", NOTED_IN_A_POOL)
-def test_what_was_noted_stays_as_it_is(connection: Connection, table: str) -> None:
+def test_audit_events_cannot_be_changed(connection: Connection, table: str) -> None:
     """Events are added, and that is all (D9, O1)."""
     with at_work_in(connection, filled(connection).pool):
         for sql in (f"delete from {table}", f"truncate {table}", f"update {table} set n = n"):
@@ -248,7 +246,7 @@ def test_what_was_noted_stays_as_it_is(connection: Connection, table: str) -> No
 
 
 @pytest.mark.parametrize("table", FOR_A_WHILE)
-def test_what_is_kept_for_a_while_is_never_changed(connection: Connection, table: str) -> None:
+def test_rows_with_a_retention_are_never_changed(connection: Connection, table: str) -> None:
     """It is there as it was written, or not at all."""
     with at_work_in(connection, filled(connection).pool):
         refused(connection, f"update {table} set pool_id = pool_id")

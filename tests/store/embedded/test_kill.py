@@ -50,7 +50,7 @@ def test_a_killed_supervisor_takes_its_server_along_and_both_are_replaced(world:
 
 
 @pytest.mark.slow
-def test_ensure_need_not_wait_for_the_dead_to_be_gone(world: World) -> None:
+def test_ensure_does_not_wait_for_killed_processes(world: World) -> None:
     """Supervisor and server are killed at once, and several guests ask for them at once."""
     world.used_state()
     guests = [world.guest() for _ in range(3)]
@@ -84,7 +84,7 @@ def test_nothing_outlives_guests_that_are_killed(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_a_backend_that_outlives_its_server_is_not_left_to_write(world: World) -> None:
+def test_a_backend_that_outlives_its_server_is_killed(world: World) -> None:
     """A new server waits until the last process of the old one is gone, and sees to it."""
     state = world.used_state()
     with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
@@ -109,7 +109,7 @@ def _busy(url: str) -> bool:
 
 
 @pytest.mark.slow
-def test_a_supervisor_that_is_killed_while_it_makes_the_data_leaves_no_half(world: World) -> None:
+def test_a_supervisor_killed_during_initdb_leaves_no_partial_data(world: World) -> None:
     state = world.state()
     guest = world.guest()
     eventually(
@@ -128,7 +128,7 @@ def test_a_supervisor_that_is_killed_while_it_makes_the_data_leaves_no_half(worl
 
 
 @pytest.mark.slow
-def test_a_supervisor_that_is_told_to_end_ends_its_server_first(world: World) -> None:
+def test_a_terminated_supervisor_ends_its_server_first(world: World) -> None:
     state = world.used_state()
     with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
         kill(database.info.supervisor_pid, signal.SIGTERM)
@@ -139,7 +139,7 @@ def test_a_supervisor_that_is_told_to_end_ends_its_server_first(world: World) ->
 
 
 @pytest.mark.slow
-def test_a_server_that_cannot_start_is_told_with_its_own_words(world: World) -> None:
+def test_a_server_that_cannot_start_is_reported_with_its_own_message(world: World) -> None:
     """It is tried a few times, more and more slowly, and then given up."""
     state = world.used_state()
     with (state.data / "postgresql.conf").open("a") as file:
@@ -156,7 +156,7 @@ def test_a_server_that_cannot_start_is_told_with_its_own_words(world: World) -> 
 
 
 @pytest.mark.slow
-def test_a_server_that_does_not_come_in_time_is_told_too(world: World) -> None:
+def test_a_server_that_does_not_start_in_time_is_reported(world: World) -> None:
     """One that hangs is not killed for it: it may be at work."""
     state = world.used_state()
     with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:

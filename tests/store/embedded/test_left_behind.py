@@ -24,7 +24,7 @@ def written_as_user(path: Path, text: str) -> None:
 
 
 @pytest.mark.slow
-def test_pids_that_belong_to_somebody_else_by_now_are_not_believed(world: World) -> None:
+def test_reused_pids_are_ignored(world: World) -> None:
     """Every file that names a pid names a live process, of the very user PostgreSQL runs as."""
     state = world.used_state()
     other = world.started(["sleep", "600"], **database_user().spawn_options()).pid
@@ -45,7 +45,7 @@ def test_pids_that_belong_to_somebody_else_by_now_are_not_believed(world: World)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"host": "x"}', "null", "\xff"])
-def test_a_note_that_makes_no_sense_is_as_good_as_none(world: World, text: str) -> None:
+def test_an_invalid_server_file_is_ignored(world: World, text: str) -> None:
     state = world.state()
     state.path.mkdir()
     state.password.write_text("secret")
@@ -55,7 +55,7 @@ def test_a_note_that_makes_no_sense_is_as_good_as_none(world: World, text: str) 
 
 
 @pytest.mark.slow
-def test_halves_never_count_and_are_cleared_away(world: World) -> None:
+def test_partial_data_is_ignored_and_removed(world: World) -> None:
     """A data folder is there whole or not at all; so are copies of programs."""
     state = world.state()
     half = state.path / f"{UNFINISHED_PREFIX}abc" / "data"
@@ -69,7 +69,7 @@ def test_halves_never_count_and_are_cleared_away(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_somebody_started_by_hand_is_respected(world: World) -> None:
+def test_a_server_that_was_started_by_hand_is_left_running(world: World) -> None:
     """It has not our lock, but PostgreSQL's own; two servers on one folder would ruin it."""
     state = world.used_state()
     programs = make_reachable(find_programs(), state.path, database_user())

@@ -28,7 +28,7 @@ PROMISED = {
 
 
 @pytest.mark.slow
-def test_a_first_start_makes_a_database_that_keeps_its_promises(world: World) -> None:
+def test_a_first_start_creates_a_durable_database(world: World) -> None:
     """What a ledger stands on is switched on, and nobody else can read or reach it."""
     state = world.state()
 
@@ -52,7 +52,7 @@ def test_a_first_start_makes_a_database_that_keeps_its_promises(world: World) ->
 
 
 @pytest.mark.slow
-def test_a_second_start_finds_what_the_first_has_written(world: World) -> None:
+def test_a_second_start_reads_the_data_of_the_first(world: World) -> None:
     """The last guest leaves, all of it ends cleanly, and the next guest finds its rows."""
     state = world.state()
     with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
@@ -97,7 +97,7 @@ def test_a_server_stays_while_one_guest_does(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_where_no_socket_fits_there_is_a_port_that_nobody_else_has(world: World) -> None:
+def test_a_free_port_is_used_where_the_socket_path_is_too_long(world: World) -> None:
     """A port is chosen anew at each start; whoever has got the old one is not taken for us."""
     state = world.state("deep", *["x" * 40] * 3)
     with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
@@ -120,7 +120,7 @@ def test_where_no_socket_fits_there_is_a_port_that_nobody_else_has(world: World)
 
 
 @pytest.mark.slow
-def test_a_port_that_is_taken_at_the_last_moment_is_given_up_for_another(world: World) -> None:
+def test_another_port_is_used_if_the_first_is_taken_meanwhile(world: World) -> None:
     """Between choosing a port and listening on it, somebody else may have it."""
     state = world.state("deep", *["x" * 40] * 3)
     state.path.mkdir(parents=True)
@@ -162,12 +162,12 @@ server.stop()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["plus+ümlaut and space %20", 'a,b "quoted"'])
-def test_any_name_of_a_folder_will_do(world: World, name: str) -> None:
+def test_any_folder_name_works(world: World, name: str) -> None:
     with EmbeddedDatabase(world.state(name).path, linger_s=LINGER_S) as database:
         assert [(1,)] == execute(database.url, "select 1")
 
 
-def test_outside_of_with_there_is_nothing_to_use(world: World) -> None:
+def test_a_database_is_usable_only_inside_with(world: World) -> None:
     database = EmbeddedDatabase(world.state().path)
 
     with pytest.raises(RuntimeError, match="inside `with`"):
@@ -177,7 +177,7 @@ def test_outside_of_with_there_is_nothing_to_use(world: World) -> None:
     assert not world.state().path.exists()
 
 
-def test_a_long_log_is_put_aside(world: World) -> None:
+def test_a_long_log_is_rotated(world: World) -> None:
     """Whoever has it open to append goes on at its new beginning."""
     log = StateFolder(world.room).log
     with log.open("ab", buffering=0) as file:

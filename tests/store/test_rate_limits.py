@@ -10,7 +10,7 @@ COST = SECOND // 10  # ten calls a second
 MOST = 5 * COST  # five of them at once
 
 
-def test_a_rest_brings_back_a_whole_allowance_and_no_more(connection: Connection) -> None:
+def test_an_idle_caller_regains_one_burst_at_most(connection: Connection) -> None:
     """However long it was: an allowance is a burst, not savings."""
     org = new_org(connection)
 
@@ -21,7 +21,7 @@ def test_a_rest_brings_back_a_whole_allowance_and_no_more(connection: Connection
         assert (False, now + MOST) == taken[-1]
 
 
-def test_what_is_used_up_comes_back_call_by_call(connection: Connection) -> None:
+def test_a_used_up_allowance_returns_call_by_call(connection: Connection) -> None:
     """After as long as one call costs, one call can be made; not before."""
     org = new_org(connection)
     assert (True, T0 + MOST) == take(connection, org, "key", T0, MOST, MOST)
@@ -31,7 +31,7 @@ def test_what_is_used_up_comes_back_call_by_call(connection: Connection) -> None
     assert not take(connection, org, "key", T0 + COST, COST, MOST)[0]
 
 
-def test_one_callers_allowance_is_not_anothers(connection: Connection) -> None:
+def test_each_caller_has_its_own_allowance(connection: Connection) -> None:
     """Neither of another key nor of another org."""
     org, other = new_org(connection), new_org(connection)
     take(connection, org, "key", T0, MOST, MOST)

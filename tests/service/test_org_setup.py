@@ -95,7 +95,7 @@ def found(connection: Connection, org: str) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("until", [nothing, books, root, user])
-def test_what_was_listed_is_begun_wherever_the_process_died(
+def test_setup_of_an_org_continues_wherever_the_process_died(
     connection: Connection,
     ledger: Ledger,
     until: Callable[[Connection, Ledger, str], None],
@@ -111,7 +111,7 @@ def test_what_was_listed_is_begun_wherever_the_process_died(
     assert whole == found(connection, org)
 
 
-def test_what_was_begun_is_left_alone(
+def test_an_org_that_is_set_up_is_not_changed(
     connection: Connection, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a tier or without; only the rest is begun, be there ever so many."""
@@ -125,7 +125,9 @@ def test_what_was_begun_is_left_alone(
     assert half == finish_orgs(connection, ledger)
 
 
-def test_one_that_cannot_be_begun_stops_no_other(connection: Connection, ledger: Ledger) -> None:
+def test_an_org_that_cannot_be_set_up_stops_no_other(
+    connection: Connection, ledger: Ledger
+) -> None:
     """It is told in the log, and tried again at the next start."""
     frozen, org = list_org(ledger), list_org(ledger)
     begin_books(connection, frozen)

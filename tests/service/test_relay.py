@@ -280,7 +280,7 @@ def test_from_hold_to_settlement(connection: Connection) -> None:
     stage.is_sound()
 
 
-def test_readings_between_two_charges_are_kept_and_not_told(connection: Connection) -> None:
+def test_readings_between_two_charges_are_stored_and_not_sent(connection: Connection) -> None:
     """So that running jobs write few events; what is proven is durable all the same (D4)."""
     stage = Stage(connection)
     lease = stage.lease()
@@ -307,7 +307,7 @@ def test_readings_between_two_charges_are_kept_and_not_told(connection: Connecti
     assert ["Started", "RanSoFar", "RanSoFar"] == letters(connection, stage.world.pool)
 
 
-def test_a_message_that_has_overtaken_another_waits_for_it(connection: Connection) -> None:
+def test_the_pool_processes_messages_of_a_job_in_order(connection: Connection) -> None:
     """It is neither handled nor acknowledged before; repeats are acknowledged again (D4)."""
     stage = Stage(connection, Plan(withdrawn=True))
     enqueue, withdraw = from_orgs(connection, None, 10, stage.world.org)
@@ -324,7 +324,7 @@ def test_a_message_that_has_overtaken_another_waits_for_it(connection: Connectio
     stage.is_sound()
 
 
-def test_the_orgs_side_waits_for_what_was_overtaken_too(connection: Connection) -> None:
+def test_the_org_processes_messages_of_a_job_in_order(connection: Connection) -> None:
     """An end is not handled before its start; each message once (D4, M3)."""
     stage = Stage(connection)
     lease = stage.lease()
@@ -341,7 +341,7 @@ def test_the_orgs_side_waits_for_what_was_overtaken_too(connection: Connection) 
     stage.is_sound()
 
 
-def test_a_job_is_withdrawn_while_it_runs(connection: Connection) -> None:
+def test_a_job_is_cancelled_while_it_runs(connection: Connection) -> None:
     """The worker is asked to stop; until it has, hold and lease go on (M4)."""
     stage = Stage(connection)
     lease = stage.lease()
@@ -362,7 +362,7 @@ def test_a_job_is_withdrawn_while_it_runs(connection: Connection) -> None:
     stage.is_sound()
 
 
-def test_what_a_silent_node_proves_later_is_charged_as_well(connection: Connection) -> None:
+def test_usage_that_a_silent_node_reports_later_is_charged(connection: Connection) -> None:
     """It was withdrawn, so the job pays for its run: what was proven at once, the rest when it is
     heard of again, up to the end of its lease (M4)."""
     stage = Stage(connection)
@@ -383,7 +383,7 @@ def test_what_a_silent_node_proves_later_is_charged_as_well(connection: Connecti
     stage.is_sound()
 
 
-def test_lost_work_is_given_back_and_not_reported_again(connection: Connection) -> None:
+def test_lost_work_is_refunded_and_not_reported_again(connection: Connection) -> None:
     """By an end that was not the job's own; then the job goes on with what is left (M3)."""
     stage = Stage(connection, Plan(run_ms=100_000, requeues=1))
     first = stage.lease()
@@ -404,7 +404,7 @@ def test_lost_work_is_given_back_and_not_reported_again(connection: Connection) 
     stage.is_sound()
 
 
-def test_a_job_out_of_requeues_is_over(connection: Connection) -> None:
+def test_a_job_out_of_requeues_is_finished(connection: Connection) -> None:
     """Lost work is given back, and then the hold is released (M3)."""
     stage = Stage(connection)
     lease = stage.lease()
@@ -417,7 +417,7 @@ def test_a_job_out_of_requeues_is_over(connection: Connection) -> None:
     stage.is_sound()
 
 
-def test_usage_told_after_the_hold_has_ended_is_charged_all_the_same(
+def test_usage_reported_after_the_end_of_the_hold_is_charged(
     connection: Connection,
 ) -> None:
     """Nobody delivered for an hour; the hold had ended by itself (L12, L13, D8)."""
@@ -480,7 +480,7 @@ def test_a_job_that_waits_longer_than_its_hold_is_dropped(
     stage.is_sound()
 
 
-def test_a_hold_that_grew_lets_its_lease_last(connection: Connection) -> None:
+def test_a_lease_lasts_longer_when_its_hold_grows(connection: Connection) -> None:
     """The pool is told with the extension itself, twice in one round too (D4, D8)."""
     stage = Stage(connection, Plan(run_ms=100_000, hold_for=30 * SECOND))
     lease = stage.lease()
@@ -537,7 +537,7 @@ def test_jobs_go_through_the_ledger_that_others_use(url: str, connection: Connec
     assert () == contradictions(connection)
 
 
-def test_a_refused_submission_leaves_nothing(connection: Connection) -> None:
+def test_a_refused_submission_writes_nothing(connection: Connection) -> None:
     """No job, no message, and no pool hears of it (M1)."""
     stage = Stage(connection)
     stage.world.plans = {"big": Plan(run_ms=2 * ISSUED)}
@@ -566,7 +566,7 @@ def test_a_submission_is_by_run_time_and_names_its_job(connection: Connection) -
             stage.jobs.submit(stage.world.org, "k", ask._replace(reserve=wrong))
 
 
-def test_a_message_that_makes_no_sense_holds_up_its_own_job_only(
+def test_an_invalid_message_blocks_only_its_own_job(
     connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A bug of one side is not the other jobs' problem, and is told (D4)."""
@@ -607,7 +607,7 @@ def test_a_message_that_makes_no_sense_holds_up_its_own_job_only(
     assert () == contradictions(connection)
 
 
-def test_a_pool_that_cannot_be_reached_holds_up_no_others_post(
+def test_an_unreachable_pool_does_not_delay_messages_of_other_pools(
     url: str, connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Somebody else has its row: the next pool's messages are delivered in the same round (D4)."""
@@ -637,7 +637,7 @@ def test_a_pool_that_cannot_be_reached_holds_up_no_others_post(
         assert (1, 1) == (waiting(pools[second.pool]), post.round().acknowledged)
 
 
-def test_what_others_have_left_is_looked_for_however_many_write(
+def test_messages_of_stopped_processes_are_delivered_under_load(
     monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     """Who is called without a pause looks at everything in time all the same (D4)."""
@@ -660,7 +660,7 @@ def test_what_others_have_left_is_looked_for_however_many_write(
         worker.stop()
 
 
-def test_a_withdrawn_job_whose_worker_is_lost_does_not_run_again(connection: Connection) -> None:
+def test_a_cancelled_job_whose_worker_is_lost_does_not_run_again(connection: Connection) -> None:
     """Though it could: nobody wants it any more (M3)."""
     stage = Stage(connection, Plan(requeues=1))
     lease = stage.lease()
@@ -675,7 +675,7 @@ def test_a_withdrawn_job_whose_worker_is_lost_does_not_run_again(connection: Con
     stage.is_sound()
 
 
-def test_jobs_that_nobody_asked_for_wait(connection: Connection) -> None:
+def test_messages_about_unknown_jobs_wait(connection: Connection) -> None:
     """A message about an unknown job is not handled, and harms nobody."""
     stage = Stage(connection)
     lease = stage.lease()
@@ -686,7 +686,7 @@ def test_jobs_that_nobody_asked_for_wait(connection: Connection) -> None:
     assert [letter] == stage.jobs.receive([letter])
 
 
-def test_an_attempt_that_nobody_heard_of_pays_nothing(connection: Connection) -> None:
+def test_an_attempt_that_never_reported_pays_nothing(connection: Connection) -> None:
     """Its start is where its lease began, and its end comes with it (M4)."""
     stage = Stage(connection, Plan(requeues=1))
     stage.lease()
@@ -738,7 +738,7 @@ def test_a_busy_ledger_leaves_messages_for_later(url: str, connection: Connectio
     stage.is_sound()
 
 
-def test_a_tenant_cannot_make_the_pools_charges_its_own(connection: Connection) -> None:
+def test_a_tenant_cannot_use_the_request_keys_of_the_pools_charges(connection: Connection) -> None:
     """Whoever has taken the key of a message before gets no free run: it waits and is told (L7)."""
     stage = Stage(connection)
     lease = stage.lease()
@@ -753,7 +753,7 @@ def test_a_tenant_cannot_make_the_pools_charges_its_own(connection: Connection) 
     assert [started] == late
 
 
-def test_a_story_without_faults(connection: Connection) -> None:
+def test_a_run_without_faults(connection: Connection) -> None:
     """Preempted and run again, withdrawn, lost: each pays what it ran, no more (M3, M4)."""
     clock = Clock()
     here = world(connection, STORY, clock, NODES)
@@ -802,7 +802,7 @@ SEEDS = (0, 3, 5, 20)  # gangs, lost work, late readings, jobs out of credits
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_whatever_happens_each_job_pays_what_is_proven(url: str, seed: int) -> None:
+def test_under_any_faults_each_job_pays_its_proven_usage(url: str, seed: int) -> None:
     """Messages lost, repeated, overtaken, processes and nodes that die or hang, clocks that are
     wrong: both sides agree at any time, and in the end every credit is where it belongs (M2-M4)."""
     with migrated(url) as address, connected(address) as connection:
@@ -875,7 +875,7 @@ def wait_for_a_change(
     )
 
 
-def test_a_message_for_a_pool_that_nobody_serves_is_told(connection: Connection) -> None:
+def test_a_message_for_a_pool_without_a_server_is_reported(connection: Connection) -> None:
     """After half a minute, by whoever delivers: it must not wait in silence (D4)."""
     stage = Stage(connection)
     nobody = Relay(connection, stage.jobs, {}, stage.clock)

@@ -31,7 +31,7 @@ def asked_for(connection: Connection, setting: str) -> str:
     return str(value)
 
 
-def test_a_connection_has_limits_unless_it_needs_time(database_url: str) -> None:
+def test_a_connection_has_timeouts_unless_it_is_opened_without(database_url: str) -> None:
     """The service's have; those that migrate, verify and rebuild have none."""
     settings = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
 
@@ -40,7 +40,7 @@ def test_a_connection_has_limits_unless_it_needs_time(database_url: str) -> None
         assert ["0", "0", "0"] == [asked_for(unhurried, one) for one in settings]
 
 
-def test_a_question_whose_connection_was_ended_for_standing_still_is_asked_again(
+def test_a_read_is_repeated_after_its_idle_connection_was_closed(
     database_url: str,
 ) -> None:
     """The server ends it, as it does when a process was stopped; nobody has to know."""
@@ -63,7 +63,7 @@ def test_a_question_whose_connection_was_ended_for_standing_still_is_asked_again
 
 
 @pytest.mark.slow
-def test_both_ends_of_a_network_notice_that_the_other_is_gone() -> None:
+def test_both_ends_of_a_connection_notice_a_lost_peer() -> None:
     """Else a machine that lost its power would keep its locks for hours."""
     port = free_port()
     settings = {"listen_addresses": "127.0.0.1", "port": str(port)}
@@ -78,7 +78,7 @@ def test_both_ends_of_a_network_notice_that_the_other_is_gone() -> None:
             assert "45000" == ours["tcp_user_timeout"]
 
 
-def test_what_the_address_says_comes_first(database_url: str) -> None:
+def test_settings_in_the_address_take_precedence(database_url: str) -> None:
     """An operator who wants other limits, or more settings, names them there."""
     url = f"{database_url} options='-c lock_timeout=7s -c work_mem=5MB' connect_timeout=3"
 
@@ -108,7 +108,7 @@ def test_an_answer_that_never_comes_is_not_awaited(database_url: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_dead_line_is_told_after_the_limit_and_used_again_later(
+def test_a_dead_connection_is_reported_after_the_timeout_and_replaced_later(
     database_url: str, connection: Connection
 ) -> None:
     """Whoever asked may ask again with the same key: it has one effect (F23, D3)."""
@@ -130,7 +130,7 @@ def test_a_dead_line_is_told_after_the_limit_and_used_again_later(
     assert_numbered(connection, org, 2)
 
 
-def test_refused_connections_are_tried_again(database_url: str, connection: Connection) -> None:
+def test_refused_connections_are_retried(database_url: str, connection: Connection) -> None:
     """Until the limit; a server that starts meanwhile is enough."""
     org = new_org(connection)
     with (
@@ -146,7 +146,7 @@ def test_refused_connections_are_tried_again(database_url: str, connection: Conn
         assert isinstance(waiting.result(60).outcome, tuple)
 
 
-def test_a_lock_that_is_not_given_back_in_time_is_told(
+def test_a_lock_that_is_not_released_in_time_is_reported(
     database_url: str, connection: Connection
 ) -> None:
     """By the same limit as an unreachable database, however few tries that were (F13)."""
@@ -182,7 +182,7 @@ def test_a_process_that_was_stopped_loses_its_locks(
     stopped.close()
 
 
-def test_a_batch_that_was_stopped_for_too_long_is_run_again(
+def test_a_batch_that_was_paused_for_too_long_is_retried(
     database_url: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its transaction is gone, and nothing of it has happened (SQLSTATE 25P03, 25P04)."""
@@ -214,7 +214,7 @@ def own_url(database_url: str) -> Iterator[str]:
         yield url
 
 
-def test_a_server_that_takes_no_writes_is_left_for_one_that_does(own_url: str) -> None:
+def test_a_read_only_server_is_left_for_a_writable_server(own_url: str) -> None:
     """After a fail-over the old address may lead to a standby: 25006 is no answer (F18)."""
     with connect(own_url) as admin:
         org = new_org(admin)

@@ -60,7 +60,7 @@ def test_a_table_is_read_by_its_index(tables: Connection, name: str) -> None:
         check_scan(scan, *wanted[alias])
 
 
-def test_a_job_is_shown_by_its_key_and_whoever_leads(tables: Connection) -> None:
+def test_a_job_and_its_leader_are_read_by_key(tables: Connection) -> None:
     """No other way into the jobs of its org is taken."""
     found = [one for one in scans(plan_of(tables, SHOWN)) if one["Relation Name"] == "jobs"]
 

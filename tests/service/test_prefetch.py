@@ -158,7 +158,7 @@ ASKED: dict[str, Callable[[int], Command]] = {
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_many_commands_are_loaded_in_as_many_rounds_as_few(
+def test_many_commands_are_loaded_in_as_many_round_trips_as_few(
     connection: Connection, name: str
 ) -> None:
     """Each round brings what all commands lack, not what one of them does."""
@@ -177,7 +177,7 @@ def test_many_commands_are_loaded_in_as_many_rounds_as_few(
 
 
 @pytest.mark.parametrize(("name", "rounds"), [("Reserve", 3), ("Charge", 4)])
-def test_what_the_most_frequent_commands_look_at_is_foreseen(
+def test_rows_of_the_most_frequent_commands_are_prefetched(
     connection: Connection, name: str, rounds: int
 ) -> None:
     """Names (of a hold, then its account), whose budgets and credits, what is counted there."""
@@ -191,7 +191,7 @@ def test_what_the_most_frequent_commands_look_at_is_foreseen(
 
 
 @pytest.mark.parametrize("accounts", [1, MANY])
-def test_accounts_that_do_not_exist_are_looked_for_in_one_round(
+def test_accounts_that_do_not_exist_are_loaded_in_one_round_trip(
     connection: Connection, accounts: int
 ) -> None:
     """However many commands of a batch name one, or each another: all are told ahead."""
@@ -207,7 +207,7 @@ def test_accounts_that_do_not_exist_are_looked_for_in_one_round(
     assert 1 == desk.rounds
 
 
-def test_an_account_that_did_not_exist_is_looked_ahead_for_when_it_does(
+def test_an_account_is_prefetched_once_it_exists(
     connection: Connection,
 ) -> None:
     """That nothing was missing while it was unknown is not remembered of it."""

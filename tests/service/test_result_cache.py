@@ -124,7 +124,7 @@ def stage(connection: Connection) -> Sharers:
 # Single flight
 
 
-def test_one_runs_the_others_follow_and_have_its_result(stage: Sharers) -> None:
+def test_one_job_runs_and_its_followers_get_its_result(stage: Sharers) -> None:
     """They have their holds, and are in no pool; in the end they hold and have spent nothing."""
     stage.share("a", "b", "c")
 
@@ -146,7 +146,7 @@ def test_one_runs_the_others_follow_and_have_its_result(stage: Sharers) -> None:
     assert ["a"] == stage.sent()
 
 
-def test_those_that_come_together_have_one_leader(stage: Sharers) -> None:
+def test_identical_jobs_of_one_batch_have_one_leader(stage: Sharers) -> None:
     """One transaction has both, and what is not written yet counts (S13)."""
     stage.ask([stage.sharing(job) for job in ("a", "b", "c")])
 
@@ -154,7 +154,7 @@ def test_those_that_come_together_have_one_leader(stage: Sharers) -> None:
     assert ["a", "a"] == [stage.shown(job).follows for job in ("b", "c")]
 
 
-def test_jobs_that_differ_or_do_not_ask_for_it_run_by_themselves(stage: Sharers) -> None:
+def test_jobs_that_differ_or_do_not_use_the_cache_run_separately(stage: Sharers) -> None:
     stage.share("a")
     stage.share("b", alike="other")
     stage.submit("c")
@@ -164,7 +164,7 @@ def test_jobs_that_differ_or_do_not_ask_for_it_run_by_themselves(stage: Sharers)
     assert ["a", "b", "c", "d"] == stage.sent()
 
 
-def test_another_org_never_has_a_result_nor_follows(connection: Connection) -> None:
+def test_results_are_never_shared_with_another_org(connection: Connection) -> None:
     """Whatever is the same about the jobs (S13, K25)."""
     ours, theirs = (
         Sharers(connection, new_org(connection)),
@@ -212,7 +212,7 @@ def test_the_first_follower_takes_over_from_a_leader_without_success(
     assert ("b", '{"of": "b"}') == (stage.shown("c").cached_from, stage.result("c"))
 
 
-def test_who_comes_before_somebody_has_taken_over_follows_too(stage: Sharers) -> None:
+def test_a_job_submitted_before_the_takeover_follows_too(stage: Sharers) -> None:
     """Else there would be two that lead (S13)."""
     stage.share("a", "b")
     before = stage.jobs._followers.of
@@ -226,7 +226,7 @@ def test_who_comes_before_somebody_has_taken_over_follows_too(stage: Sharers) ->
     assert (["a", "b"], "b") == (stage.sent(), stage.shown("c").follows)
 
 
-def test_a_leader_that_waits_for_credits_goes_on_alone(stage: Sharers) -> None:
+def test_a_leader_that_waits_for_credits_loses_its_followers(stage: Sharers) -> None:
     """Who has credits does not wait for who has none (M5)."""
     stage.share("a", "b", "c")
     stage.started(job="a")
@@ -253,7 +253,7 @@ def test_a_leader_that_waits_for_credits_goes_on_alone(stage: Sharers) -> None:
 # Those that follow
 
 
-def test_a_follower_that_is_cancelled_holds_nothing_at_once(stage: Sharers) -> None:
+def test_a_cancelled_follower_releases_its_hold_at_once(stage: Sharers) -> None:
     """No pool has to say so; who leads is left alone (S13)."""
     stage.share("a", "b")
     stage.jobs.cancel(stage.org, JobId("b"))
@@ -268,7 +268,7 @@ def test_a_follower_that_is_cancelled_holds_nothing_at_once(stage: Sharers) -> N
     assert ["a"] == stage.sent()
 
 
-def test_a_follower_that_was_withdrawn_never_takes_over(stage: Sharers) -> None:
+def test_a_cancelled_follower_never_takes_over(stage: Sharers) -> None:
     """Also if nobody has come to let it go yet; the next one does."""
     stage.share("a", "b", "c")
     of = stage.jobs._followers.of
@@ -281,7 +281,7 @@ def test_a_follower_that_was_withdrawn_never_takes_over(stage: Sharers) -> None:
     assert (["a", "c"], ["cancelled"]) == (stage.sent(), stage.states("b"))
 
 
-def test_a_leader_that_is_cancelled_hands_over(stage: Sharers) -> None:
+def test_a_follower_takes_over_from_a_cancelled_leader(stage: Sharers) -> None:
     """Once its pool has let it go."""
     stage.share("a", "b")
     stage.jobs.cancel(stage.org, JobId("a"))
@@ -291,7 +291,7 @@ def test_a_leader_that_is_cancelled_hands_over(stage: Sharers) -> None:
     assert ["a", "b"] == stage.sent()
 
 
-def test_more_set_aside_for_a_follower_is_told_when_it_takes_over(stage: Sharers) -> None:
+def test_a_larger_hold_of_a_follower_is_reported_when_it_takes_over(stage: Sharers) -> None:
     """Its pool hears of it in its first message, and once (M1)."""
     stage.share("a", "b")
     stage.jobs.extend(stage.org, "more", JobId("b"), 700)
@@ -304,7 +304,7 @@ def test_more_set_aside_for_a_follower_is_told_when_it_takes_over(stage: Sharers
     assert [Enqueue, HoldGrew] == [type(one) for one in stage.messages("b")]
 
 
-def test_nobody_takes_over_in_the_transaction_that_changes_its_hold(stage: Sharers) -> None:
+def test_no_follower_takes_over_in_the_transaction_that_changes_its_hold(stage: Sharers) -> None:
     """Its pool would hear of the change before it hears of the job; the next look does it."""
     stage.share("a", "b")
     stage.jobs._followers.of = lambda flights: 0  # type: ignore[method-assign]
@@ -324,7 +324,7 @@ def test_nobody_takes_over_in_the_transaction_that_changes_its_hold(stage: Share
     assert HELD + 7 == enqueue.hold_micros
 
 
-def test_a_follower_whose_hold_comes_to_its_limit_has_expired(stage: Sharers) -> None:
+def test_a_follower_expires_with_its_hold(stage: Sharers) -> None:
     """It neither takes over nor waits for ever; those behind it are not held up."""
     stage.share("a")
     ask = stage.sharing("b")
@@ -345,7 +345,7 @@ def test_a_follower_whose_hold_comes_to_its_limit_has_expired(stage: Sharers) ->
 # Results that are there
 
 
-def test_a_result_that_is_there_is_given_at_once(stage: Sharers) -> None:
+def test_a_stored_result_is_returned_at_once(stage: Sharers) -> None:
     """In the transaction of the submission: nothing is sent, nothing is held (S13)."""
     stage.share("a")
     stage.end("a")
@@ -360,7 +360,7 @@ def test_a_result_that_is_there_is_given_at_once(stage: Sharers) -> None:
     assert (["a"], numbers) == (stage.sent(), stage.available())
 
 
-def test_a_result_is_given_while_it_is_young_enough(stage: Sharers) -> None:
+def test_a_result_is_reused_up_to_its_maximum_age(stage: Sharers) -> None:
     """By who asks, not by who ran; the age is that of the run, also of a result handed on."""
     stage.share("a")
     stage.end("a")
@@ -374,7 +374,7 @@ def test_a_result_is_given_while_it_is_young_enough(stage: Sharers) -> None:
     assert "a" == stage.shown("d").cached_from
 
 
-def test_without_an_age_only_who_is_under_way_is_followed(stage: Sharers) -> None:
+def test_without_a_maximum_age_only_unfinished_jobs_are_followed(stage: Sharers) -> None:
     stage.share("a", max_age=0)
     stage.share("b", max_age=0)
     stage.end("a")
@@ -383,7 +383,7 @@ def test_without_an_age_only_who_is_under_way_is_followed(stage: Sharers) -> Non
     assert ["succeeded", "succeeded", "queued"] == stage.states("a", "b", "c")
 
 
-def test_a_failure_is_never_given(stage: Sharers) -> None:
+def test_a_failed_result_is_never_reused(stage: Sharers) -> None:
     """Who comes after it runs."""
     stage.share("a")
     stage.end("a", Why.FAILED)
@@ -395,7 +395,7 @@ def test_a_failure_is_never_given(stage: Sharers) -> None:
     assert "b" == stage.shown("c").cached_from
 
 
-def test_a_newer_result_goes_before_an_older_one(stage: Sharers) -> None:
+def test_the_newest_result_is_reused(stage: Sharers) -> None:
     stage.share("a")
     stage.end("a")
     stage.now += HOUR
@@ -409,7 +409,7 @@ def test_a_newer_result_goes_before_an_older_one(stage: Sharers) -> None:
 # What it costs
 
 
-def test_a_result_costs_the_part_that_the_price_book_says(stage: Sharers) -> None:
+def test_a_reused_result_costs_its_share_by_the_price_book(stage: Sharers) -> None:
     """Of what the run has cost; charged once, and on the statement with whose result it was."""
     stage.price(250_000)
     stage.share("a", "b")
@@ -425,7 +425,7 @@ def test_a_result_costs_the_part_that_the_price_book_says(stage: Sharers) -> Non
     assert [1_000, 1_000] == [stage.steps(job)[-1].spent for job in ("b", "c")]
 
 
-def test_the_price_of_a_result_is_that_of_the_submission(stage: Sharers) -> None:
+def test_a_reused_result_is_priced_at_submission(stage: Sharers) -> None:
     """As all prices are (B1)."""
     stage.price(500_000)
     stage.share("a", "b")
@@ -447,7 +447,7 @@ def test_a_result_costs_no_more_than_is_held(stage: Sharers) -> None:
     assert 60 == stage.shown("d").spent
 
 
-def test_a_quote_says_what_would_become_of_a_job(stage: Sharers) -> None:
+def test_a_quote_shows_whether_a_result_would_be_reused(stage: Sharers) -> None:
     """And changes nothing."""
 
     def quoted(held: int = HELD) -> tuple[Any, ...]:
@@ -465,7 +465,7 @@ def test_a_quote_says_what_would_become_of_a_job(stage: Sharers) -> None:
 # Whoever looks after them
 
 
-def test_the_same_request_again_is_answered_and_does_nothing(stage: Sharers) -> None:
+def test_a_repeated_request_returns_the_first_answer(stage: Sharers) -> None:
     """Whether it led, followed or was served (L7)."""
     stage.price(250_000)
     asks = [stage.sharing(job) for job in ("a", "b", "c")]
@@ -481,7 +481,7 @@ def test_the_same_request_again_is_answered_and_does_nothing(stage: Sharers) -> 
     assert 3 == len(stage.charges())
 
 
-def test_two_who_look_after_followers_at_once_do_so_once(stage: Sharers) -> None:
+def test_two_processes_end_each_follower_once(stage: Sharers) -> None:
     """Each asks for what it has seen; the hold is settled once, one takes over (L7)."""
     stage.price(PPM)
     stage.share("a", "b", "c")
@@ -512,7 +512,7 @@ def test_two_who_look_after_followers_at_once_do_so_once(stage: Sharers) -> None
     assert 3 == len(stage.whys("c"))
 
 
-def test_a_crowd_of_followers_is_served_page_by_page(stage: Sharers) -> None:
+def test_many_followers_are_ended_page_by_page(stage: Sharers) -> None:
     """At once only some; a page is one question to the database and one batch (S13)."""
     stage.ask([stage.sharing("a", held_ms=10)])
     crowd = [f"f{number:03}" for number in range(2 * PAGE_SIZE + 5)]
@@ -531,7 +531,7 @@ def test_a_crowd_of_followers_is_served_page_by_page(stage: Sharers) -> None:
     assert 10**9 - 5 == stage.available()
 
 
-def test_what_cannot_be_done_holds_up_nobody_behind_it(stage: Sharers) -> None:
+def test_a_follower_that_cannot_be_ended_delays_no_other(stage: Sharers) -> None:
     """An org whose books are frozen, say."""
     stage.share("a", "b")
     stage.jobs._followers.of = lambda flights: 0  # type: ignore[method-assign]
@@ -546,7 +546,7 @@ def test_what_cannot_be_done_holds_up_nobody_behind_it(stage: Sharers) -> None:
     assert 1 == stage.followers().round()
 
 
-def test_a_process_looks_after_followers_by_itself(database_url: str, stage: Sharers) -> None:
+def test_the_worker_ends_followers(database_url: str, stage: Sharers) -> None:
     """Also after whoever should have done so was killed."""
     stage.share("a", "b", "c")
     stage.jobs._followers.of = lambda flights: 0  # type: ignore[method-assign]
@@ -565,7 +565,7 @@ def test_a_process_looks_after_followers_by_itself(database_url: str, stage: Sha
             eventually(lambda: stage.states("c") == ["cancelled"], "nobody holds on")
 
 
-def test_what_verify_asks_of_them_is_so(stage: Sharers) -> None:
+def test_verify_accepts_shared_results(stage: Sharers) -> None:
     """Of one that follows, one that was served, and one that was let go."""
     stage.share("a", "b", "c")
     stage.jobs.cancel(stage.org, JobId("c"))

@@ -28,12 +28,12 @@ BAD = (
 
 
 @pytest.mark.parametrize("url", GOOD)
-def test_an_address_that_libpq_understands_is_taken(url: str) -> None:
+def test_an_address_that_libpq_understands_is_accepted(url: str) -> None:
     check_address(url, "THE_URL")
 
 
 @pytest.mark.parametrize("url", BAD)
-def test_an_address_that_is_none_is_told_without_a_word_of_it(url: str) -> None:
+def test_an_invalid_address_is_refused_without_quoting_it(url: str) -> None:
     """What was meant as the password may stand anywhere in it."""
     with pytest.raises(StateUnusable) as told:
         check_address(url, "THE_URL")
@@ -55,11 +55,11 @@ def test_an_address_is_shown_without_its_password(url: str) -> None:
     assert given == psycopg.conninfo.conninfo_to_dict(shown)
 
 
-def test_an_address_without_a_password_is_shown_as_it_is() -> None:
+def test_an_address_without_a_password_is_shown_unchanged() -> None:
     assert GOOD[1] == without_password(GOOD[1])
 
 
-def test_what_the_server_says_is_one_line_without_the_password() -> None:
+def test_an_error_of_the_server_is_one_line_without_the_password() -> None:
     error = psycopg.OperationalError("no\n\tentry for s3cret,\nsorry\n")
 
     assert "no entry for ***, sorry" == error_text(error, GOOD[0])

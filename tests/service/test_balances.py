@@ -25,7 +25,7 @@ from tests.support.strategies import History, Questions, histories, questions
 @pytest.mark.property
 @FEW
 @given(history=histories(), later=st.sampled_from((0, HOUR, 9 * DAY)))
-def test_a_balance_is_what_the_core_says(
+def test_a_balance_equals_that_of_the_core(
     connection: Connection, history: History, later: int
 ) -> None:
     """With what will have fallen due by then (L8)."""
@@ -49,7 +49,7 @@ def test_a_balance_is_what_the_core_says(
 @pytest.mark.property
 @FEW
 @given(asked=questions())
-def test_a_quote_is_what_the_core_says(connection: Connection, asked: Questions) -> None:
+def test_a_quote_equals_that_of_the_core(connection: Connection, asked: Questions) -> None:
     """What would be held, or all that forbids it (B1)."""
     history = asked.history
     desk, journal = Desk(connection, history.prices), Journal(history.prices)
@@ -64,7 +64,7 @@ def test_a_quote_is_what_the_core_says(connection: Connection, asked: Questions)
 @pytest.mark.property
 @FEW
 @given(history=histories(), instants=st.tuples(st.integers(0, 10), st.integers(0, 10)))
-def test_the_past_is_what_the_events_say(
+def test_a_past_balance_follows_from_the_events(
     connection: Connection, history: History, instants: tuple[int, int]
 ) -> None:
     """As of any instant, as known at any other (L12)."""
@@ -81,7 +81,7 @@ def test_the_past_is_what_the_events_say(
     assert view_grants(journal.events, as_of, known_at) == seen.value
 
 
-def test_looking_takes_few_rounds(connection: Connection) -> None:
+def test_a_read_takes_few_round_trips(connection: Connection) -> None:
     """However many grants and holds there are."""
     desk = Desk(connection)
     desk.opens()
@@ -95,7 +95,7 @@ def test_looking_takes_few_rounds(connection: Connection) -> None:
     assert looking.rounds < 12
 
 
-def test_an_unknown_account_or_org_is_told(connection: Connection) -> None:
+def test_an_unknown_account_or_org_is_reported(connection: Connection) -> None:
     """As a refusal, and as an error: an org is part of who asks."""
     desk = Desk(connection)
     desk.opens()
@@ -107,7 +107,7 @@ def test_an_unknown_account_or_org_is_told(connection: Connection) -> None:
         looking.balance("nobody", ORG)
 
 
-def test_a_quote_leaves_no_trace(connection: Connection) -> None:
+def test_a_quote_writes_nothing(connection: Connection) -> None:
     """Asked twice, it says the same (B1)."""
     desk = Desk(connection)
     desk.opens(credits=500)

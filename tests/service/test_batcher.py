@@ -70,7 +70,7 @@ def counted(
         yield counted
 
 
-def test_whoever_is_alone_is_not_made_to_wait(counted: Counted) -> None:
+def test_a_single_caller_does_not_wait(counted: Counted) -> None:
     """One after the other: each is a batch, at once."""
     for _ in range(3):
         counted.asks(1)
@@ -78,7 +78,7 @@ def test_whoever_is_alone_is_not_made_to_wait(counted: Counted) -> None:
     assert 3 == counted.batches
 
 
-def test_as_many_as_asked_last_are_waited_for(counted: Counted) -> None:
+def test_a_lane_waits_for_as_many_callers_as_in_the_last_batch(counted: Counted) -> None:
     """Those who come one by one, after having been answered together, are one batch again."""
     counted.is_known_to_four()
 

@@ -77,7 +77,7 @@ AFTER: dict[str, tuple[Message, str | None, str | None, bool]] = {
 
 
 @pytest.mark.parametrize("name", AFTER)
-def test_a_job_stands_where_its_pool_has_brought_it(name: str) -> None:
+def test_each_message_of_the_pool_sets_the_state_of_the_job(name: str) -> None:
     """It is over exactly if its state is one of those that nothing leads out of."""
     message, state, why, over = AFTER[name]
     stand = update_from(message, AT)
@@ -88,13 +88,13 @@ def test_a_job_stands_where_its_pool_has_brought_it(name: str) -> None:
     assert over == (state in {one.value for one in FINISHED})
 
 
-def test_a_start_tells_where_and_when_it_was() -> None:
+def test_a_start_records_its_pool_and_time() -> None:
     stand = update_from(Started(attempt=3, gpu_type="h100", started_at=7, run_ms=9), AT)
 
     assert JobUpdate(3, JobState.RUNNING, Why.STARTED, started_at=7, gpu_type="h100") == stand
 
 
-def test_what_is_left_counts_once_the_job_is_over() -> None:
+def test_the_result_counts_once_the_job_is_finished() -> None:
     """An attempt's exit code is known; a result is that of the job (S9)."""
     waits = update_from(ended(Why.LOST, over=False, exit_code=9, result="{}"), AT)
     over = update_from(ended(Why.FINISHED, over=True, exit_code=0, result="{}"), AT)
@@ -105,7 +105,7 @@ def test_what_is_left_counts_once_the_job_is_over() -> None:
     )
 
 
-def test_every_end_of_an_attempt_in_the_table_is_understood() -> None:
+def test_every_end_of_an_attempt_in_the_table_is_mapped() -> None:
     """None that a pool can tell is a bug to an org."""
     for (state, why), to in TRANSITIONS.items():
         if state is JobState.RUNNING and why is not Why.STOP_REQUESTED:

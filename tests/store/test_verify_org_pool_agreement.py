@@ -500,7 +500,7 @@ def told(connection: Connection, now: Instant = T0) -> list[str]:
     ]
 
 
-def test_a_sound_database_is_told_nothing(played: Connection) -> None:
+def test_a_consistent_database_has_no_problems(played: Connection) -> None:
     """The story has what the checks look at: leases that ended, one that lives, a job waiting."""
     sql = "select count(*), count(ended_at) from leases"
     assert [(7, 5)] == played.execute(sql).fetchall()
@@ -523,7 +523,7 @@ def test_a_message_is_overdue_after_an_hour(played: Connection) -> None:
 
 
 @pytest.mark.parametrize("name", SPOILING)
-def test_a_contradiction_is_told(played: Connection, name: str) -> None:
+def test_each_contradiction_is_reported(played: Connection, name: str) -> None:
     """Constraints or not: `verify` is a second look (D4)."""
     sql, words = SPOILING[name]
     with played.transaction(force_rollback=True):
@@ -541,7 +541,7 @@ def test_a_contradiction_is_told(played: Connection, name: str) -> None:
     assert [one for one in found if one.startswith(f"org: {words}")], found
 
 
-def test_every_check_has_something_that_spoils_it() -> None:
+def test_every_check_has_a_case_that_violates_it() -> None:
     """A check that cannot fail is none."""
     for check in SEAM_CHECKS:
         assert [words for _, words in SPOILING.values() if check.name.startswith(words)], check

@@ -7,7 +7,7 @@ import pytest
 from bursar.service.gc_pause import gc_paused
 
 
-def test_nobody_looks_for_garbage_meanwhile() -> None:
+def test_garbage_collection_is_off_during_a_pause() -> None:
     """Nor when one is in another; whoever began it ends it."""
     with gc_paused():
         with gc_paused():
@@ -17,7 +17,7 @@ def test_nobody_looks_for_garbage_meanwhile() -> None:
     assert gc.isenabled()
 
 
-def test_of_two_side_by_side_the_first_to_end_switches_it_on() -> None:
+def test_the_first_of_two_overlapping_pauses_to_end_switches_collection_on() -> None:
     """So it is never off for longer than one of them takes."""
     first, second = gc_paused(), gc_paused()
     first.__enter__()
@@ -29,7 +29,9 @@ def test_of_two_side_by_side_the_first_to_end_switches_it_on() -> None:
     assert gc.isenabled()
 
 
-def test_who_found_it_off_leaves_it_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pause_that_begins_with_collection_off_leaves_it_unchanged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Another thread may have switched it on right after the look: it must not stay off then."""
     is_on = gc.isenabled
     monkeypatch.setattr(gc, "isenabled", lambda: False)

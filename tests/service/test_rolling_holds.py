@@ -58,7 +58,7 @@ def grew(stage: Stage) -> list[int]:
     return [one.message.added for one in told if isinstance(one.message, HoldGrew)]
 
 
-def test_a_hold_grows_when_it_reaches_not_far_enough_any_more(stage: Stage) -> None:
+def test_a_hold_grows_before_it_is_used_up(stage: Stage) -> None:
     """Not before; its pool is told, and the step is kept."""
     top_ups = rolls(stage)
     start = held_ms(stage)
@@ -83,7 +83,7 @@ def test_a_hold_grows_up_to_the_longest_run_and_no_further(stage: Stage) -> None
     assert held_ms(stage) - 3 * STEP_MS == sum(grew(stage))
 
 
-def test_a_job_that_may_cost_so_much_holds_no_more_in_all(stage: Stage) -> None:
+def test_a_hold_never_exceeds_the_maximum_cost_of_the_job(stage: Stage) -> None:
     most = 3 * STEP_MS + 5 * MS
     top_ups = rolls(stage, max_cost=most)
     for minute in range(0, 50):
@@ -105,7 +105,7 @@ def issue(stage: Stage, amount: int, grant: str) -> None:
     stage.ask([Ask(stage.org, f"issue {grant}", command)])
 
 
-def test_what_is_left_is_used_before_a_job_must_stop(stage: Stage) -> None:
+def test_the_last_credits_are_used_before_a_job_stops(stage: Stage) -> None:
     """Less than a whole step is better than none; less than a minute is not worth it (M5)."""
     top_ups = rolls(stage)
     poor(stage, 2 * MS)
@@ -119,7 +119,7 @@ def test_what_is_left_is_used_before_a_job_must_stop(stage: Stage) -> None:
     assert start + 2 * MS == held_ms(stage)
 
 
-def test_what_a_budget_has_left_is_used_before_a_job_must_stop(stage: Stage) -> None:
+def test_the_rest_of_a_budget_is_used_before_a_job_stops(stage: Stage) -> None:
     """As with credits: less than a whole step is better than none (B5, M5)."""
     top_ups = rolls(stage)
     start = held_ms(stage)
@@ -137,7 +137,7 @@ def test_what_a_budget_has_left_is_used_before_a_job_must_stop(stage: Stage) -> 
     assert 0 == top_ups.round()
 
 
-def test_a_job_that_has_run_on_a_dearer_type_is_topped_up_to_its_longest_run(stage: Stage) -> None:
+def test_a_job_that_ran_on_a_dearer_type_is_topped_up_to_its_maximum_run_time(stage: Stage) -> None:
     """What it has spent there is no run time on the cheaper one (M1)."""
     stage.submit(held_ms=STEP_MS, run_ms=LONGEST, rolling=True)
     top_ups = TopUps(stage.connection, stage.ask, stage.clock)
@@ -155,7 +155,7 @@ def test_a_job_that_has_run_on_a_dearer_type_is_topped_up_to_its_longest_run(sta
     assert (3 * 20 + 40) * MS == held_ms(stage)
 
 
-def test_a_job_out_of_credits_goes_on_once_there_are_some(stage: Stage) -> None:
+def test_a_job_out_of_credits_continues_once_there_are_credits(stage: Stage) -> None:
     """Tried again now and then, each time under a key of its own (M5)."""
     top_ups = rolls(stage)
     poor(stage, 1)
@@ -185,7 +185,7 @@ def out_of_credits(stage: Stage, run_ms: int) -> None:
     )
 
 
-def test_a_job_that_is_withdrawn_while_it_waits_for_credits_gets_none(stage: Stage) -> None:
+def test_a_job_cancelled_while_it_waits_for_credits_gets_none(stage: Stage) -> None:
     top_ups = rolls(stage)
     out_of_credits(stage, MS)
     stage.jobs.cancel(stage.org, JobId("job"))
@@ -193,7 +193,7 @@ def test_a_job_that_is_withdrawn_while_it_waits_for_credits_gets_none(stage: Sta
     assert (0, "out_of_credits") == (top_ups.round(), stage.shown().state)
 
 
-def test_a_job_that_is_withdrawn_over_or_not_rolling_is_left_alone(stage: Stage) -> None:
+def test_cancelled_finished_and_fixed_holds_are_not_topped_up(stage: Stage) -> None:
     top_ups = rolls(stage)
     stage.submit("full", held_ms=STEP_MS)
     stage.hear(Started(attempt=1, gpu_type="a100", started_at=stage.now, run_ms=STEP_MS), "full")
@@ -204,7 +204,7 @@ def test_a_job_that_is_withdrawn_over_or_not_rolling_is_left_alone(stage: Stage)
     assert 0 == top_ups.round()
 
 
-def test_two_who_top_up_at_once_do_so_once(stage: Stage) -> None:
+def test_two_processes_top_up_a_hold_once(stage: Stage) -> None:
     """They ask under the same key (L7)."""
     top_ups = rolls(stage)
     ran(stage, held_ms(stage) - MS)
@@ -268,11 +268,11 @@ def job(**more: Any) -> RollingJob:
         ({"rates": (("a", 0),)}, 0),
     ],
 )
-def test_so_much_is_set_aside_more(more: dict[str, Any], amount: int) -> None:
+def test_the_amount_of_a_top_up(more: dict[str, Any], amount: int) -> None:
     assert amount == top_up(job(**more))
 
 
-def test_a_process_tops_up_by_itself(database_url: str, stage: Stage) -> None:
+def test_the_worker_tops_up_holds(database_url: str, stage: Stage) -> None:
     """As long as no other does."""
     rolls(stage)
     ran(stage, held_ms(stage) - MS)

@@ -21,7 +21,7 @@ def hasty() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_threads_that_ask_and_remember_at_once_do_not_disturb_each_other() -> None:
+def test_threads_read_and_write_the_cache_at_once() -> None:
     """A fact may be forgotten for another at any instant; whoever asks has it or has it not."""
     known: LruCache[int, str] = LruCache(size_max=2)
 
@@ -36,7 +36,7 @@ def test_threads_that_ask_and_remember_at_once_do_not_disturb_each_other() -> No
             done.result()
 
 
-def test_the_fact_that_nobody_has_asked_for_longest_is_forgotten() -> None:
+def test_the_least_recently_used_entry_is_evicted() -> None:
     known: LruCache[str, int] = LruCache(size_max=2)
     known.put("a", 1)
     known.put("b", 2)

@@ -49,7 +49,7 @@ def told(history: History, connection: Connection) -> tuple[Desk, Journal, list[
 @pytest.mark.property
 @FEW
 @given(history=histories())
-def test_every_snapshot_and_the_rest_are_all_events(history: History) -> None:
+def test_every_snapshot_with_the_later_events_equals_all_events(history: History) -> None:
     """Whatever the number at which it is taken, and after a way through JSON (L12)."""
     journal = Journal(history.prices)
     for now, command in history.steps:
@@ -80,7 +80,7 @@ def _parts(found: GrantView) -> tuple[int, ...]:
 @pytest.mark.usefixtures("often")
 @FEW
 @given(history=histories(), data=st.data())
-def test_the_past_from_snapshots_is_what_the_events_say(
+def test_the_past_from_snapshots_equals_the_past_from_events(
     connection: Connection, history: History, data: st.DataObject
 ) -> None:
     """As of any instant, as known at any other, with a snapshot every few events (L12)."""
@@ -124,7 +124,7 @@ def amounts(found: dict[GrantId, GrantView]) -> list[int]:
 
 
 @pytest.mark.usefixtures("often")
-def test_snapshots_lie_further_apart_as_grants_grow(connection: Connection) -> None:
+def test_snapshots_are_further_apart_the_more_grants_there_are(connection: Connection) -> None:
     """All but the last hold no more than two grants for each event: the volume stays in bounds."""
     desk = issued(connection, 60)
 
@@ -163,7 +163,7 @@ def test_a_past_read_begins_at_the_newest_snapshot_that_is_old_enough(
 
 
 @pytest.mark.usefixtures("often")
-def test_an_accounts_past_is_made_of_its_own_events(
+def test_the_past_of_an_account_reads_only_its_own_events(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many grants others have: those are neither unpacked nor read about (L12)."""
@@ -228,7 +228,7 @@ def test_a_snapshot_that_cannot_be_read_is_not_used(
 
 
 @pytest.mark.usefixtures("often")
-def test_what_contradicts_itself_in_a_snapshot_is_not_believed(
+def test_a_snapshot_that_contradicts_itself_is_not_used(
     connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Though its checksum is right: values check themselves when they are read."""
@@ -249,7 +249,7 @@ def test_what_contradicts_itself_in_a_snapshot_is_not_believed(
 
 
 @pytest.mark.usefixtures("often")
-def test_late_usage_shows_in_a_past_that_was_looked_at_before(connection: Connection) -> None:
+def test_late_usage_appears_in_a_past_that_was_read_before(connection: Connection) -> None:
     """As known now it was spent then; as known then it was not (L12)."""
     desk = Desk(connection)
     desk.opens(credits=100)

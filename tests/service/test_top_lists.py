@@ -36,7 +36,7 @@ Figure = tuple[Subject, Measure, str]
     often=st.integers(1, 20),
     later=st.sampled_from((0, HOUR, 7 * HOUR, 2 * DAY, 9 * DAY)),
 )
-def test_standings_are_what_counting_anew_comes_to(
+def test_top_lists_equal_a_fresh_count(
     connection: Connection, history: History, often: int, later: int
 ) -> None:
     """Whatever happened between two sweeps, and when time alone has passed (L15)."""
@@ -178,7 +178,7 @@ def test_the_operator_sees_all_orgs_together(own: Connection) -> None:
     assert [90, 80] == [place.value for place in accounts], "the roots, with all below them"
 
 
-def test_a_list_is_of_the_last_sweep(own: Connection) -> None:
+def test_a_list_shows_the_state_of_the_last_sweep(own: Connection) -> None:
     """What has happened since is not in it, and it says so (L15)."""
     desk, top = spending(own, 30), TopLists(own)
     assert ((), 0) == top.over_all(Subject.USER, Measure.USED, 3)
@@ -197,7 +197,7 @@ def test_a_list_is_of_the_last_sweep(own: Connection) -> None:
     assert ([35], 11, hours(3)) == ([one.value for one in after.value], after.number, after.at)
 
 
-def test_rates_fall_when_nothing_happens(own: Connection) -> None:
+def test_rates_fall_without_new_events(own: Connection) -> None:
     """A pass comes back to an org whose slots have run out, and only then."""
     desk = spending(own, 70)
     sweeper(desk, hours(1)).sweep()
@@ -243,7 +243,7 @@ def test_expired_credits_are_not_available(own: Connection) -> None:
     assert [150, 150, 100] == found
 
 
-def test_lists_that_make_no_sense_are_refused(connection: Connection) -> None:
+def test_invalid_lists_are_refused(connection: Connection) -> None:
     """Users own nothing; a list has an end; an org is part of who asks."""
     desk, top = Desk(connection), TopLists(connection)
     desk.opens()
