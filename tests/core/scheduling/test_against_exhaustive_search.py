@@ -185,26 +185,34 @@ class Rights:
         tiers = {tier.name: tier.preempts for tier in self.world.policy.tiers}
         return other[0] == self.job.path[0] or other[0] in tiers.get(self.job.path[0], ())
 
-    def legal(self, victims: Set) -> bool:
+    def legal(self, victims: Set, *, straddling: bool) -> bool:
         """Whether all floors and shares allow that these leave together."""
         places = {one.job.path[:depth] for one in victims for depth in range(1, 6)}
         strange = [place for place in places if place != self.job.path[: len(place)]]
-        return all(self.keeps_floor(place, victims) for place in strange) and all(
+        return all(self.keeps_floor(place, victims, straddling) for place in strange) and all(
             self.keeps_larger_part(one.job.path[:2], victims)
             for one in victims
             if self.of(one) == "share"
         )
 
-    def keeps_floor(self, place: Path, victims: Set) -> bool:
-        """Whether a place has its floor once these have left, if it loses anything of it."""
+    def keeps_floor(self, place: Path, victims: Set, straddling: bool) -> bool:
+        """Whether a place has its floor once these have left, if it loses anything of it. A job
+        that leaves for a floor may straddle the place's own, if that has more until then."""
         for of, floor in self.floor(place):
-            lost = sum(
-                one.job.shape.milli_gpus
+            left = used(self.world, place, of)
+            inside = [
+                (self.of(one) == "floor", one.job.shape.milli_gpus)
                 for one in victims
                 if one.job.path[: len(place)] == place and of in (ANY_TYPE, one.gpu_type)
-            )
-            if lost and used(self.world, place, of) - lost < floor:
-                return False
+            ]
+            for reclaimed, milli in sorted(inside):  # the smaller first
+                if (
+                    milli
+                    and left - milli < floor
+                    and not (straddling and reclaimed and left > floor)
+                ):
+                    return False
+                left -= milli
         return True
 
     def keeps_larger_part(self, org: Path, victims: Set) -> bool:
@@ -258,17 +266,20 @@ class Rights:
         return used(self.world, theirs[:depth], ANY_TYPE) - floor, "/".join(theirs[:depth])
 
 
-def stages(rights: Rights) -> Iterator[list[RunningJob]]:
-    """Among whom victims are looked for, one group after another."""
+def stages(rights: Rights) -> Iterator[tuple[list[RunningJob], bool]]:
+    """Among whom victims are looked for, one group after another; and whether jobs may straddle
+    floors, which is tried last."""
     by_right: dict[str, list[RunningJob]] = {"floor": [], "class": [], "share": []}
     for one in rights.world.running:
         if right := rights.of(one):
             by_right[right].append(one)
-    if owed := by_right["floor"]:
-        largest = max(map(rights.above_floor, owed))
-        yield [one for one in owed if rights.above_floor(one) == largest]
-    yield from by_right.values()
-    yield [one for group in by_right.values() for one in group]
+    for straddling in (False, True):
+        if owed := by_right["floor"]:
+            largest = max(map(rights.above_floor, owed))
+            yield [one for one in owed if rights.above_floor(one) == largest], straddling
+        for group in by_right.values():
+            yield group, straddling
+        yield [one for group in by_right.values() for one in group], straddling
 
 
 def cost(victims: Set, now: Instant) -> Cost:
@@ -295,12 +306,12 @@ def best_set(world: PoolSnapshot, job: Job) -> Set | None:
     shares = shares_of(world)
     for gpu_type in job.shape.types:
         rights = Rights(world, job, gpu_type, shares)
-        for group in stages(rights):
+        for group, straddling in stages(rights):
             sets = [
                 victims
                 for count in range(1, len(group) + 1)
                 for victims in combinations(group, count)
-                if rights.legal(victims)
+                if rights.legal(victims, straddling=straddling)
                 and fits(world, job, gpu_type, soon, [one.job.id for one in victims])
             ]
             if sets:
@@ -404,7 +415,7 @@ def test_victims_are_legal_and_all_are_needed(before: PoolSnapshot) -> None:
             victims = tuple(running[ask.job] for ask in asked)
 
             assert [ask.right for ask in asked] == [rights.of(victim) for victim in victims]
-            assert rights.legal(victims)
+            assert rights.legal(victims, straddling=True)
             there, soon = ready(world), world.at + world.policy.grace
             assert fits(there, job, one.gpu_type, soon, one.victims)
             for stays in one.victims if unclaimed(world, job) else ():

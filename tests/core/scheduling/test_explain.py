@@ -607,15 +607,27 @@ def test_floors_of_several_places_protect() -> None:
 
 
 def test_a_floor_is_lowered_as_far_as_whole_jobs_need() -> None:
-    """A job of four leaves a place of eight if its floor is four."""
+    """By class, a job of four leaves a group of eight if the group's floor is four."""
+    case = Case(
+        want="",
+        nodes="n1=8xH100",
+        running="a@n1:4/batch/who=paid.acme.vic.ann b@n1:4@4/batch/who=paid.acme.vic.ann",
+        queued="u:1x4/prod",
+        shares="paid.acme.vic=floor6,floor5H100",
+    )
+    assert [("floor", 2_000)] == change(case, "u")
+
+
+def test_a_floor_is_lowered_until_one_job_straddles_it() -> None:
+    """To restore a floor, a job of four leaves a group of eight whose floor is seven."""
     case = Case(
         want="",
         nodes="n1=8xH100",
         running="a@n1:4/who=paid.vic.ml.ann b@n1:4@4/who=paid.vic.ml.ann",
         queued="u:1x4",
-        shares="paid.acme=floor4 paid.vic=floor6,floor5H100",
+        shares="paid.acme=floor4 paid.vic=floor8",
     )
-    assert [("floor", 2_000)] == change(case, "u")
+    assert [("floor", 1_000)] == change(case, "u")
 
 
 def test_a_lower_floor_alone_may_not_help() -> None:
@@ -686,9 +698,9 @@ def test_enough_could_leave_but_not_together() -> None:
     case = Case(
         want="",
         nodes="n1=8xH100",
-        running="a@n1:3/who=paid.vic.ml.bob b@n1:5@3/who=paid.vic.ml.bob",
-        queued="u:1x4",
-        shares="paid.acme=floor4 paid.vic=floor4",
+        running="a@n1:3/batch/who=paid.acme.vic.bob b@n1:5@3/batch/who=paid.acme.vic.bob",
+        queued="u:1x4/prod",
+        shares="paid.acme.vic=floor4",
     )
     assert {"types": "H100"} == blockers(case, "u")["no_victim_set"]
 

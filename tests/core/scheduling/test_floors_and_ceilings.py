@@ -2,6 +2,7 @@
 
 import pytest
 
+from bursar.core.scheduling.model.policy import PoolPolicy
 from tests.support.scheduling_cases import PLAIN, RECLAIMING, Case
 from tests.support.scheduling_checks import check
 
@@ -168,6 +169,85 @@ FLOORS = {
         queued="m:4/on=H100,A100",
         shares="paid.acme.ml=floor4 paid.acme.web=floor4H100",
         want="a preempted for=m by=floor; m waits on=n2:4",
+    ),
+    # ------------------------------------------------------------------ jobs that straddle a floor
+    "a floor protects GPUs up to the floor, not the job that straddles it": Case(
+        nodes="n1=8xH100",
+        running="big@n1:4/who=paid.q1.x.ann has@n1:1@4/who=paid.q2.x.bob"
+        " other@n1:3@5/fixed/who=paid.q3.x.cat",
+        queued="m:4/who=paid.q2.x.bob",
+        shares="paid.q1=floor3 paid.q2=floor5",
+        want="big preempted for=m by=floor; m waits on=n1:4",
+    ),
+    "a floor of one GPU does not protect a hundred": Case(
+        nodes="p=100xH100",
+        running="big@p:100/who=paid.x.m.u",
+        queued="y:1x10/who=paid.y.m.u",
+        shares="paid.x=floor1 paid.y=floor50",
+        want="big preempted for=y by=floor; y waits on=p:10",
+    ),
+    "of a free gang above its floor, as of five free jobs": Case(
+        nodes=" ".join(f"n{n}=10xH100" for n in range(10)),
+        running=" ".join(f"e{n}@n{n}:10/who=enterprise.e.x.eve" for n in range(5))
+        + " gang@n5:10+n6:10+n7:10+n8:10+n9:10/who=free.f.x.fay",
+        queued="e:1x10/who=enterprise.e.x.eve",
+        policy=PoolPolicy(),
+        want="gang preempted for=e by=floor; e waits on=n5:10",
+    ),
+    "five free jobs: one of them makes room": Case(
+        nodes=" ".join(f"n{n}=10xH100" for n in range(10)),
+        running=" ".join(f"e{n}@n{n}:10/who=enterprise.e.x.eve" for n in range(5))
+        + " "
+        + " ".join(f"f{n}@n{n}:10/who=free.f.x.fay" for n in range(5, 10)),
+        queued="e:1x10/who=enterprise.e.x.eve",
+        policy=PoolPolicy(),
+        want="f5 preempted for=e by=floor; e waits on=n5:10",
+    ),
+    "the last one of several may straddle the floor": Case(
+        nodes="n1=8xH100",
+        running="w1@n1:2/who=paid.acme.web.bob w2@n1:2@2/who=paid.acme.web.bob"
+        " w3@n1:4@4/who=paid.acme.web.bob",
+        queued="m:8",
+        shares="paid.acme.ml=floor8 paid.acme.web=floor3",
+        want="w1 preempted for=m by=floor; w2 preempted for=m by=floor;"
+        " w3 preempted for=m by=floor; m waits on=n1:8",
+    ),
+    "and no further one": Case(
+        nodes="n1=8xH100",
+        running="w1@n1:2/who=paid.acme.web.bob w2@n1:2@2/who=paid.acme.web.bob"
+        " w3@n1:4@4/who=paid.acme.web.bob",
+        queued="m:8",
+        shares="paid.acme.ml=floor8 paid.acme.web=floor4",
+        want="m waits needs=8 free=0 start=1430m",
+    ),
+    "a job of an org that has exactly its floor straddles nothing": Case(
+        nodes="n1=8xH100",
+        running="big@n1:4/who=paid.q1.x.ann other@n1:4@4/fixed/who=paid.q3.x.cat",
+        queued="m:4/who=paid.q2.x.bob",
+        shares="paid.q1=floor4 paid.q2=floor5",
+        want="m waits needs=4 free=0 start=1430m",
+    ),
+    "a floor of a type protects GPUs of it up to the floor": Case(
+        nodes="n1=4xH100 n2=4xA100",
+        running="h@n1:4/who=paid.acme.web.bob a@n2:4/fixed/who=paid.acme.web.bob",
+        queued="m:4",
+        shares="paid.acme.ml=floor4 paid.acme.web=floor3H100",
+        want="h preempted for=m by=floor; m waits on=n1:4",
+    ),
+    "a tier above its floor does not open an org that has only its own": Case(
+        nodes="n1=8xH100",
+        running="f@n1:4/who=free.solo.x.fay g@n1:4@4/fixed/who=free.tiny.x.gus",
+        queued="p:4",
+        shares="paid=floor4 free=floor3 free.solo=floor4",
+        policy=RECLAIMING,
+        want="p waits needs=4 free=0 start=1430m",
+    ),
+    "a class cuts into no floor, not even of a job that straddles it": Case(
+        nodes="n1=4xH100",
+        running="low@n1:4/batch/who=paid.acme.web.bob",
+        queued="urgent:4/prod",
+        shares="paid.acme.web=floor1",
+        want="urgent waits needs=4 free=0 start=1430m",
     ),
     # ------------------------------------------------------------------ tiers
     "a tier below its floor takes back from another": Case(

@@ -211,3 +211,23 @@ def test_earmarked_gpus_of_a_withdrawn_job_are_free_again() -> None:
     cluster.remove_running(JobId("low"))
     assert "other -> n1:4" == render_plan(make_plan(cluster, T0))
     assert cluster.snapshot() == Cluster.from_snapshot(cluster.snapshot()).snapshot()
+
+
+def test_a_group_has_the_first_claim_on_what_stays_free_of_its_floor() -> None:
+    """q1 loses a job that straddles its floor. Of the GPUs that stay free, q1 gets its floor before
+    others, whatever they have used; nothing more is preempted (S3)."""
+    rounds = Rounds.of(
+        Case(
+            nodes="n1=8xH100",
+            running="big@n1:5/who=paid.q1.x.ann has@n1:3@5/fixed/who=paid.q2.x.bob",
+            queued="m:1x2/who=paid.q2.x.bob/limit=20h"
+            " k:1x3/who=paid.q1.x.ann/limit=9h z:1x3/who=paid.q3.x.cat/limit=9h",
+            shares="paid.q1=floor4 paid.q2=floor5",
+            usage="paid.q1.x.ann=1000",
+            want="",
+        )
+    )
+    rounds.run_until(T0 + HOUR, every=MINUTE)
+
+    assert [("big", "m")] == [(victim, job) for _, victim, job in rounds.preempted]
+    assert {"m", "k"} == set(rounds.started)

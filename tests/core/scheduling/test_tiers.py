@@ -81,10 +81,17 @@ CASES = {
     ),
     "but not what is the floor of paid": Case(
         nodes="n1=20xH100",
+        running=f"p@n1:2 f@n1:9@2{EVE}/fixed g@n1:9@11{FAY}/fixed",
+        queued=f"e:2{EVE}",
+        policy=SHIPPED,
+        want="e waits needs=2 free=0 start=1430m",
+    ),
+    "a job of paid that straddles its floor does not keep enterprise out": Case(
+        nodes="n1=20xH100",
         running="p@n1:20",
         queued=f"e:10{EVE}",
         policy=SHIPPED,
-        want="e waits needs=10 free=0 start=1430m",
+        want="p preempted for=e by=floor; e waits on=n1:10",
     ),
     "enterprise takes its floor back from free": Case(
         nodes="n1=20xH100",
@@ -116,7 +123,7 @@ CASES = {
     ),
     "enterprise that has its floor takes nothing from free": Case(
         nodes="n1=20xH100",
-        running=f"e@n1:10{EVE} f@n1:10@10{FAY}",
+        running=f"e@n1:14{EVE} f@n1:6@14{FAY}",
         queued=f"d:1{EVE}",
         policy=SHIPPED,
         want="d waits needs=1 free=0 start=1430m",

@@ -31,6 +31,7 @@ from bursar.core.scheduling.model.nodes import MILLI, Level, NodeKind, NodeRoom,
 from bursar.core.scheduling.order.share_group import JOBS, ShareGroup
 from bursar.core.scheduling.placement.backfill import NodeClaims
 from bursar.core.scheduling.placement.search import find_placement
+from bursar.core.scheduling.preemption.shortfall import ProtectedGroup
 from bursar.core.scheduling.preemption.step_budget import StepBudget
 from bursar.core.scheduling.preemption.victims import make_room
 from bursar.core.value import replace, value
@@ -226,7 +227,7 @@ def _lower_floor(view: WaitingView, gpu_type: str) -> WhatIfChange | None:
     group, floors = guard.group, guard.group.floor
     released = guard.has - guard.keeps + shortfall.missing
     group.floor = {
-        of_type: min(floor, group.used.get(of_type, 0) - released)
+        of_type: min(floor, _floor_that_releases(group.used.get(of_type, 0), released, guard))
         for of_type, floor in floors.items()
     }
     less = max(floor - group.floor[of_type] for of_type, floor in floors.items())
@@ -238,6 +239,15 @@ def _lower_floor(view: WaitingView, gpu_type: str) -> WhatIfChange | None:
         return None
     figures = ("path", guard.path), ("less_milli_gpus", less)
     return WhatIfChange(kind="floor", amount=less, figures=figures)
+
+
+def _floor_that_releases(used: int, released: int, guard: ProtectedGroup) -> int:
+    """The highest floor of a group that releases so many of the milli-GPUs that it uses."""
+    if not guard.straddling:
+        return used - released
+    # One job may straddle the floor, as long as the group has more than its floor.
+    most = min(used - released + guard.straddling, used) - 1
+    return most // MILLI * MILLI
 
 
 # --------------------------------------------------------------------------- more free GPUs

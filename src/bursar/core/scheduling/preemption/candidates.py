@@ -59,6 +59,10 @@ class Candidates:
             for entry in yielded:
                 heappush(self._heads, entry)
 
+    def has_right(self, right: Right) -> bool:
+        """Whether there is a candidate by a right."""
+        return any(entry[2] is right for entry in self.ranked)
+
     def is_current(self, index: int) -> bool:
         """Whether a candidate still runs as it did when it was ranked."""
         running = self.ranked[index][1]
@@ -70,12 +74,22 @@ class CandidateStages(NamedTuple):
 
     borrowers: list[tuple[ShareGroup, Candidates]]
     stages: list[Candidates]
+    can_straddle: bool  # whether a candidate by `floor` has a group with a floor
 
-    def in_order(self) -> Iterator[Candidates]:
-        """First the jobs of the borrower furthest above its floor, then stage by stage."""
-        if self.borrowers:
-            yield max(self.borrowers, key=lambda entry: (entry[0].above_floor(), entry[0].path))[1]
-        yield from self.stages
+    def in_order(self) -> Iterator[tuple[Candidates, bool]]:
+        """First the jobs of the borrower furthest above its floor, then stage by stage.
+
+        Then the same again, with True: now one job of each group may straddle its floor.
+        """
+        for may_straddle in (False, True) if self.can_straddle else (False,):
+            if self.borrowers:
+                largest = max(
+                    self.borrowers, key=lambda entry: (entry[0].above_floor(), entry[0].path)
+                )
+                yield largest[1], may_straddle
+            for stage in self.stages:
+                if not may_straddle or stage.has_right(Right.FLOOR):
+                    yield stage, may_straddle
 
 
 def find_candidates(cluster: Cluster, rights: PreemptionRights, gpu_type: str) -> CandidateStages:
@@ -92,6 +106,7 @@ def find_candidates(cluster: Cluster, rights: PreemptionRights, gpu_type: str) -
     return CandidateStages(
         [(borrower, Candidates(cluster, entries)) for borrower, entries in by_borrower.values()],
         [Candidates(cluster, stage) for stage in stages],
+        any(rights.floors.protected_groups(running.job) for _, running, _ in by_right[Right.FLOOR]),
     )
 
 

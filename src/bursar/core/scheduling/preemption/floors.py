@@ -1,7 +1,8 @@
 """The right `floor`: which groups of a job are below their floor, and whose floors protect victims.
 
 A group below its floor reclaims GPUs from jobs outside it, in the tiers that its own tier may
-preempt. A victim's groups keep their own floors.
+preempt. A victim's groups keep their own floors. A floor protects GPUs up to the floor, not a whole
+job that straddles it: see `LeavingJobs`.
 """
 
 from bursar.core.scheduling.model.cluster import Cluster

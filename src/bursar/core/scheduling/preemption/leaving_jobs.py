@@ -4,15 +4,18 @@ from bursar.core.ids import JobId
 from bursar.core.money import Micros
 from bursar.core.scheduling.model.jobs import RunningJob
 from bursar.core.scheduling.model.policy import ANY_TYPE
+from bursar.core.scheduling.order.share_group import ShareGroup
 from bursar.core.scheduling.preemption.rights import PreemptionRights, Right
 
 
 class LeavingJobs:
     """Jobs that would leave together. All bounds are sums, so their order does not matter."""
 
-    def __init__(self, rights: PreemptionRights) -> None:
+    def __init__(self, rights: PreemptionRights, *, may_straddle: bool = False) -> None:
         self._rights = rights
+        self._may_straddle = may_straddle  # whether one job of a group may straddle its floor
         self._lost_milli: dict[int, dict[str, int]] = {}  # by group, then by GPU type
+        self._reclaimed: dict[int, list[int]] = {}  # by group: sizes of jobs that leave by `floor`
         self._lost_rates: dict[int, Micros] = {}  # by org
         self._by_share: dict[int, int] = {}  # by org: how many leave by the right `share`
         self.jobs: dict[JobId, tuple[RunningJob, Right]] = {}
@@ -38,11 +41,14 @@ class LeavingJobs:
             self.jobs[running.job.id] = running, right
         else:
             del self.jobs[running.job.id]
-        milli = sign * running.job.shape.milli_gpus
+        milli = running.job.shape.milli_gpus
         for group in self._rights.floors.protected_groups(running.job):
             lost = self._lost_milli.setdefault(id(group), {})
             for of in (ANY_TYPE, running.gpu_type):
-                lost[of] = lost.get(of, 0) + milli
+                lost[of] = lost.get(of, 0) + sign * milli
+            if right is Right.FLOOR:
+                sizes = self._reclaimed.setdefault(id(group), [])
+                sizes.append(milli) if sign > 0 else sizes.remove(milli)
         org = id(self._rights.shares.org_of(running.job))
         rate = sign * running.job.rate(running.gpu_type)
         self._lost_rates[org] = self._lost_rates.get(org, 0) + rate
@@ -51,13 +57,24 @@ class LeavingJobs:
 
     def _is_legal(self, running: RunningJob) -> bool:
         """Whether every floor holds, and an org that leaves by share keeps the larger part."""
-        for group in self._rights.floors.protected_groups(running.job):
-            lost = self._lost_milli[id(group)]
-            for of, floor in group.floor.items():
-                if lost.get(of, 0) and group.used.get(of, 0) - lost[of] < floor:
-                    return False
+        if not all(map(self._keeps_floor, self._rights.floors.protected_groups(running.job))):
+            return False
         shares = self._rights.shares
         org = shares.org_of(running.job)
         if self._by_share.get(id(org)):
             return self._lost_rates[id(org)] * shares.weight < shares.spare_rate(org)
+        return True
+
+    def _keeps_floor(self, group: ShareGroup) -> bool:
+        """Whether a group keeps its floors, except for the rest of one job that straddles them.
+
+        Jobs that leave by `floor` leave while the group has more than its floor, the largest last.
+        """
+        lost = self._lost_milli[id(group)]
+        sizes = self._reclaimed.get(id(group)) if self._may_straddle else None
+        straddling = max(sizes) if sizes else 0
+        for of, floor in group.floor.items():
+            rest = group.used.get(of, 0) - lost.get(of, 0)
+            if lost.get(of, 0) and rest < floor and rest + straddling <= floor:
+                return False
         return True

@@ -3,8 +3,9 @@
 There are six rights:
 
     floor   a group of the waiting job has less than its floor, even with the job; jobs outside it
-            give up what is above their own groups' floors. A late job that ends within minutes does
-            not stop jobs that do so as well (`floors`)
+            give up what is above their own groups' floors, and if need be one job that straddles
+            such a floor. A late job that ends within minutes does not stop jobs that do so as well
+            (`floors`)
     class   the victim is of the same org and of a lower class
     target  half of the job's start target has passed, and it ends within minutes
             (`PoolPolicy.is_express`); the victim's tier has a longer target, and the victim can
@@ -16,8 +17,8 @@ There are six rights:
             (`org_shares`); and not both jobs end within minutes
     move    the victim can continue elsewhere at once (`migration`)
 
-No right cuts into another group's floor. All bounds are sums over the jobs that leave, kept by
-`LeavingJobs`, so whether a set of victims is legal does not depend on the order in which it was
+No other right cuts into another group's floor. All bounds are sums over the jobs that leave, kept
+by `LeavingJobs`, so whether a set of victims is legal does not depend on the order in which it was
 built. Each preemption by share leaves the larger part larger, so shares converge and preemption
 cannot oscillate.
 """

@@ -4,8 +4,8 @@ To show that no set of victims makes room, a search would have to check all sets
 shows it: a gang needs 80 GPUs, its candidates have 4,000, and the floor of their org lets 79 of
 these go. For each domain where the job could run, this module adds up the most that could become
 free: what is free now, and what the candidates there have, limited at every group to what is above
-its floor, and by share to what leaves the larger part larger. Only if that is enough is a search
-worth its cost.
+its floor (and to the rest of one job that straddles it), and by share to what leaves the larger
+part larger. Only if that is enough is a search worth its cost.
 
 The sums are upper bounds. With jobs of one GPU they are exact. With larger jobs the real shortfall
 may be greater, never smaller.
@@ -35,6 +35,7 @@ class ProtectedGroup(NamedTuple):
     group: ShareGroup
     has: int  # milli-GPUs
     keeps: int  # milli-GPUs that it does not let go
+    straddling: int = 0  # milli-GPUs of the largest job that may straddle its floor
 
     @property
     def path(self) -> str:
@@ -148,19 +149,30 @@ def _most_released(
 def _released_above_floors(
     rights: PreemptionRights, releases: Releases
 ) -> tuple[int, list[ProtectedGroup]]:
-    """What is released if no group goes below its floor, added up from the users to the tiers."""
+    """What is released if groups keep their floors, added up from the users to the tiers.
+
+    By `floor`, one job of a group may straddle its floor: see `LeavingJobs`.
+    """
     chains: dict[tuple[ShareGroup, ...], int] = {}
-    for running, _, milli in releases:
+    straddling: dict[ShareGroup, int] = {}  # the largest job of a group that leaves by `floor`
+    for running, right, milli in releases:
         chain = tuple(rights.floors.protected_groups(running.job))
         chains[chain] = chains.get(chain, 0) + milli
+        if right is Right.FLOOR:
+            for group in chain:
+                size = max(straddling.get(group, 0), running.job.shape.milli_gpus)
+                straddling[group] = size
     guards = []
     while longest := max((chain for chain in chains if chain), key=len, default=()):
         milli, group = chains.pop(longest), longest[0]
-        spares = list(_above_floors(group, releases[0][0].gpu_type))
-        spare = _released_within(releases, min(spares)) if spares else milli
+        above = min(_above_floors(group, releases[0][0].gpu_type), default=None)
+        spare = milli
+        if above is not None:
+            most = above + max(straddling.get(group, 0) - 1, 0) if above else 0
+            spare = _released_within(releases, most)
         if spare < milli:
-            has = group.used[ANY_TYPE]
-            guards.append(ProtectedGroup("floor", group, has, has - spare))
+            has, largest = group.used[ANY_TYPE], straddling.get(group, 0)
+            guards.append(ProtectedGroup("floor", group, has, has - spare, largest))
         chains[longest[1:]] = chains.get(longest[1:], 0) + min(milli, spare)
     return chains.get((), 0), guards
 

@@ -4,7 +4,8 @@ The best set touches the lowest classes, then loses the least work in credits, t
 then comes first by ids. To restore a floor, the search first tries the jobs of the group that is
 furthest above its own floor, then those of all such groups; then jobs of lower classes of the same
 org; then tiers with longer start targets; then orgs with larger shares; then jobs of the same org
-that have had their turn; last, all of these together.
+that have had their turn; then all of these together. Last, if no set leaves all groups their
+floors, one job of each group may be a job that straddles its floor.
 
 For a job that needs one node the search finds the best set, node by node. For a gang it finds a
 good one: it empties nodes in the order of cost per task, then keeps every job that need not leave.
@@ -92,11 +93,12 @@ class PreemptionSearch:
             if not rights.may_preempt() or self._is_hopeless(job, gpu_type):
                 continue
             self._steps.reset(self._cluster.policy.victim_steps)
-            for stage in self._stages(rights, gpu_type):
+            for stage, may_straddle in self._stages(rights, gpu_type):
                 if not rights.ceilings.is_cleared_by(running for _, running, _ in stage.ranked):
                     continue
+                leaving = LeavingJobs(rights, may_straddle=may_straddle)
                 search = _VictimSearch(
-                    self._cluster, self._claims, rights, gpu_type, stage, self._steps
+                    self._cluster, self._claims, rights, gpu_type, stage, leaving, self._steps
                 )
                 if victims := search.find_best():
                     return victims
@@ -112,8 +114,8 @@ class PreemptionSearch:
             return False
         return find_shortfall(self._cluster, job, gpu_type) is not None
 
-    def _stages(self, rights: PreemptionRights, gpu_type: str) -> Iterator[Candidates]:
-        """The candidates, one stage after another."""
+    def _stages(self, rights: PreemptionRights, gpu_type: str) -> Iterator[tuple[Candidates, bool]]:
+        """The candidates, one stage after another, and whether one may straddle a floor."""
         job = rights.job
         key = (
             gpu_type, job.path, job.priority_class, rights.floors.paths_below_floor(),
@@ -137,7 +139,7 @@ class _VictimSearch:
 
     def __init__(
         self, cluster: Cluster, claims: NodeClaims, rights: PreemptionRights, gpu_type: str,
-        candidates: Candidates, steps: StepBudget,
+        candidates: Candidates, leaving: LeavingJobs, steps: StepBudget,
     ) -> None:  # fmt: skip
         self._cluster = cluster
         self._claims = claims
@@ -152,7 +154,7 @@ class _VictimSearch:
             rights.job, cluster.now
         )
         self._at = FREE_NOW if is_now else cluster.now + cluster.policy.grace
-        self._leaving = LeavingJobs(rights)
+        self._leaving = leaving
         self._best: tuple[Cost, NodePlacement, tuple[tuple[RunningJob, Right], ...]] | None = None
         self._proven = True
 
