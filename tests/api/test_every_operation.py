@@ -129,7 +129,7 @@ def test_a_recurring_grant_is_issued_at_once_and_can_be_stopped(tenant: Tenant) 
 
 
 def test_a_grant_is_extended_revoked_and_voided(tenant: Tenant) -> None:
-    """Three ways in which an issuer has second thoughts (L11)."""
+    """The three changes that an issuer can make to a grant (L11)."""
     longer = tenant.grant(10, expires_at=in_days(1))
     later = in_days(2)
     told = tenant.caller.made(f"/grants/{longer['id']}/extend", {"expires_at": later})
@@ -148,7 +148,7 @@ def test_a_grant_is_extended_revoked_and_voided(tenant: Tenant) -> None:
 
 
 def test_grants_are_listed_page_by_page_as_they_were_issued(tenant: Tenant) -> None:
-    """`next` leads on; nothing is told twice."""
+    """`next` leads to the next page; no grant is on two pages."""
     issued = [tenant.grant(amount)["id"] for amount in (3, 2, 1)]
     first = tenant.caller.get(f"/grants?account_id={tenant.account}&limit=2").json()
     rest = tenant.caller.get(
@@ -311,7 +311,7 @@ def test_only_operators_set_the_deployments_prices(tenant: Tenant) -> None:
 
 
 def test_a_hold_is_extended_refunded_and_released(tenant: Tenant) -> None:
-    """More of it, less of it, none of it (L6)."""
+    """Its amount grows, shrinks, and is given back (L6)."""
     tenant.grant(100)
     hold = tenant.hold(10, ttl_seconds=600)
     path, until = f"/holds/{hold['id']}", in_days(1)
@@ -522,7 +522,7 @@ def test_events_are_in_order_and_name_the_key(tenant: Tenant) -> None:
 
 
 def test_top_list_has_the_highest_usage_first(tenant: Tenant) -> None:
-    """As of the last sweep: the answer says of when it is (L15)."""
+    """The list is as of the last sweep and has its time (L15)."""
     tenant.grant(100)
     hold = tenant.hold(10)["id"]
     tenant.caller.made(f"/holds/{hold}/settle", {"total_micros": 10})
@@ -535,7 +535,7 @@ def test_top_list_has_the_highest_usage_first(tenant: Tenant) -> None:
 
 
 def test_unknown_ids_are_refused_with_the_code_of_their_kind(tenant: Tenant) -> None:
-    """Each kind of thing has its own word for it."""
+    """Each kind of object has its own code."""
     for table in ("account", "hold", "grant", "budget", "debt"):
         refused(tenant.caller.get(f"/{table}s/{RANDOM_ID}"), 404, f"{table}_unknown")
     for path in (
@@ -560,7 +560,7 @@ def test_unchanged_response_is_not_sent_again(tenant: Tenant) -> None:
 def test_read_is_at_least_as_new_as_the_event_the_client_names(
     tenant: Tenant, other_service: Process
 ) -> None:
-    """What one process has told, another must know; what nobody can know, is said so (N2)."""
+    """Other processes have what one has answered; an event of the future is refused (N2)."""
     answer = tenant.caller.post(
         "/grants", {"account_id": tenant.account, "amount_micros": 5, "kind": "paid"}
     )
@@ -575,7 +575,7 @@ def test_read_is_at_least_as_new_as_the_event_the_client_names(
 
 
 def test_traceparent_is_returned(tenant: Tenant) -> None:
-    """What came as traceparent goes back; what is none does not."""
+    """An invalid header is not returned."""
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
     assert trace == tenant.caller.get("/holds", traceparent=trace).headers["traceparent"]
@@ -642,7 +642,7 @@ def test_refused_line_of_a_batch_has_retry_after(tenant: Tenant, service: Proces
 
 
 def test_key_is_created_listed_and_revoked(tenant: Tenant) -> None:
-    """Its secret is told once, to whoever made it (N4)."""
+    """Its secret is returned only to its creator (N4)."""
     ask = {"name": "ci", "scopes": ["spend", "read"], "expires_at": in_days(1)}
     key = tenant.caller.made("/keys", ask)
 

@@ -8,7 +8,7 @@ DAY_S = 24 * 3_600
 
 
 def test_naming_a_job_does_not_make_a_hold_last_longer(tenant: Tenant) -> None:
-    """A job's hold comes with the job; whoever only names one gets a day like others (L10)."""
+    """Only the hold that is created with a job lasts longer than a day (L10)."""
     tenant.grant(100)
     ask = {
         "account_id": tenant.account,

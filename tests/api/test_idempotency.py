@@ -152,7 +152,7 @@ def test_every_operation_is_in_the_table_of_requests() -> None:
 def test_repeated_request_gets_the_same_bytes(
     rich: Tenant, other_service: Process, name: str
 ) -> None:
-    """Later, at another process, after other things have happened (L7)."""
+    """Also later, from another process, after other changes (L7)."""
     ask, key = ASKS[name](rich), new_key()
     first = rich.caller.ask(ask.method, ask.path, ask.body, key)
     assert first.status_code in (200, 201), first.text
@@ -166,7 +166,7 @@ def test_repeated_request_gets_the_same_bytes(
 
 @pytest.mark.parametrize("name", ASKS)
 def test_different_request_with_the_same_key_is_refused(rich: Tenant, name: str) -> None:
-    """And told the first field in which it differs, by the caller's name for it (L7)."""
+    """The problem names the first field that differs (L7)."""
     ask, key = ASKS[name](rich), new_key()
     if name == "users.create":
         ask = Ask(ask.path, {"id": new_id()}, "id", ask.path)
@@ -183,7 +183,7 @@ def test_different_request_with_the_same_key_is_refused(rich: Tenant, name: str)
 
 
 def test_key_cannot_be_used_for_two_operations(rich: Tenant) -> None:
-    """Not even for those that look alike."""
+    """Not even for two operations with the same body."""
     hold = _hold(rich)
     rich.caller.post(f"{hold}/refund", {"amount_micros": 1}, "twice")
     answer = rich.caller.post(f"{hold}/charge", {"amount_micros": 1}, "twice")
@@ -229,7 +229,7 @@ def test_idempotency_key_may_be_any_visible_ascii(rich: Tenant, key: str) -> Non
 
 
 def test_idempotency_keys_of_two_orgs_are_separate(rich: Tenant, operator: Caller) -> None:
-    """What one org calls its requests is nothing to another."""
+    """The same key in another org is a new request."""
     with new_tenant(operator) as other:
         ask = {"amount_micros": 7, "kind": "paid"}
         mine = rich.caller.post("/grants", {**ask, ROOT: rich.account}, "shared")
@@ -266,7 +266,7 @@ def test_leaving_out_the_id_makes_a_different_request(rich: Tenant) -> None:
 
 
 def test_explicit_defaults_make_the_same_request(rich: Tenant) -> None:
-    """It is what is meant that counts, not how it is written."""
+    """Requests are compared after defaults are filled in."""
     ask = {ROOT: rich.account, "amount_micros": 5}
     first = rich.caller.post("/holds", ask, "brief")
     same(first, rich.caller.post("/holds", {**ask, "context": {}, "ttl_seconds": None}, "brief"))
@@ -276,7 +276,7 @@ def test_explicit_defaults_make_the_same_request(rich: Tenant) -> None:
 
 
 def test_refusal_is_replayed_after_the_cause_is_gone(rich: Tenant) -> None:
-    """It was decided; a new try needs a new key (L7)."""
+    """A new attempt needs a new key (L7)."""
     ask = {ROOT: rich.account, "amount_micros": 20_000}
     first = rich.caller.post("/holds", ask, "poor")
     refused(first, 402, "insufficient_credits")
@@ -287,7 +287,7 @@ def test_refusal_is_replayed_after_the_cause_is_gone(rich: Tenant) -> None:
 
 
 def test_malformed_request_does_not_use_up_its_key(rich: Tenant) -> None:
-    """The key stands for nothing yet: the request can be mended (L7)."""
+    """The corrected request may use the same key (L7)."""
     for wrong in ({}, {"amount_micros": "5"}, {ROOT: rich.account, "amount_micros": 0}):
         refused(rich.caller.post("/holds", wrong, "mended"), 422, "invalid_request")
     answer = rich.caller.post("/holds", {ROOT: rich.account, "amount_micros": 5}, "mended")
@@ -329,7 +329,7 @@ def test_repeated_request_creates_one_key(rich: Tenant, other_service: Process) 
 
 
 def test_repeated_request_rotates_a_key_once(rich: Tenant, other_service: Process) -> None:
-    """Also when the key was rotated again since, and even when it is no more (L7)."""
+    """Also after another rotation, and after the key is revoked (L7)."""
     id = rich.caller.made("/keys", {"name": "ci", "scopes": ["read"]})["id"]
     path, ask = f"/keys/{id}/rotate", {"overlap_seconds": 60}
     first = rich.caller.post(path, ask, "turn")
@@ -381,7 +381,7 @@ def crowd(rich: Tenant, service: Process, other_service: Process) -> Iterator[li
 def test_concurrent_duplicates_have_one_effect_and_one_response(
     rich: Tenant, crowd: list[Caller], name: str
 ) -> None:
-    """Whoever comes second waits for the answer to the first (L7)."""
+    """Later duplicates wait for the response to the first (L7)."""
     ask, key = ASKS[name](rich), new_key()
     before = rich.number()
     with ThreadPoolExecutor(len(crowd)) as threads:

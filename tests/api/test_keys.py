@@ -1,4 +1,4 @@
-"""Keys over HTTP: who has none gets one answer, who has one may do that much, no secret is kept."""
+"""Keys over HTTP: invalid keys, rights of keys, rotation, and secrets (N4)."""
 
 import os
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ KNOWN_S = 30.0  # five seconds on a quiet machine
 
 
 def as_seen(url: str, authorization: str | None) -> httpx2.Response:
-    """What a process says to somebody with this header."""
+    """The response of a process to a call with this header."""
     headers = {} if authorization is None else {"Authorization": authorization}
     return httpx2.get(f"{url}/v1/holds", headers=headers)
 
@@ -38,7 +38,7 @@ def opens(process: Process, key: str) -> bool:
 
 
 def test_every_invalid_key_gets_the_same_response(tenant: Tenant, service: Process) -> None:
-    """Whether it never was, is over, or is nearly right: nobody learns which (N4)."""
+    """Unknown, expired, revoked and mistyped keys cannot be told apart (N4)."""
     good = str(tenant.caller.key)
     made = tenant.caller.made
     expired = made(
@@ -80,14 +80,14 @@ def test_every_invalid_key_gets_the_same_response(tenant: Tenant, service: Proce
 
 @pytest.mark.parametrize("body", [b"{", b"[[[", b'{"name": "o"}'])
 def test_body_is_not_read_without_a_valid_key(service: Process, body: bytes) -> None:
-    """Who calls is known before what is said."""
+    """The key is checked before the body is read."""
     for kind in ("application/json", "text/plain"):
         answer = httpx2.post(f"{service.url}/v1/orgs", content=body, headers={"Content-Type": kind})
         refused(answer, 401, "unauthenticated")
 
 
 def test_key_creates_no_key_with_more_scopes(tenant: Tenant) -> None:
-    """Scopes are handed down, never up (N4)."""
+    """A key can only pass on the scopes that it has (N4)."""
     manager = tenant.with_key(["manage"])
     for scope in ("issue", "spend", "read"):
         refused(
@@ -99,7 +99,7 @@ def test_key_creates_no_key_with_more_scopes(tenant: Tenant) -> None:
 
 
 def test_org_of_the_operators_cannot_be_created(operator: Caller) -> None:
-    """A key of it would be an operator's, whatever its scopes (N4)."""
+    """A key of that org would be an operator's key, whatever its scopes (N4)."""
     refused(operator.post("/orgs", {"name": "mine", "id": DEPLOYMENT}), 409, "already_exists")
 
 
@@ -115,7 +115,7 @@ def test_capped_key_may_have_the_id_of_a_user(tenant: Tenant) -> None:
 def test_rotation_completes_the_cap_of_a_key_after_a_crash(
     deployment: Deployment, tenant: Tenant, died_after: str
 ) -> None:
-    """Nobody gets a secret of a key that has no budget yet (N4)."""
+    """A secret is returned only after the key has its budget (N4)."""
     tenant.grant(1_000)
     id = new_id()
     key = Key(
@@ -140,7 +140,7 @@ def test_rotation_completes_the_cap_of_a_key_after_a_crash(
 
 
 def test_rate_limited_key_creates_and_rotates_no_faster_key(tenant: Tenant) -> None:
-    """Neither by making a key nor by rotating one; its own it may rotate (N1)."""
+    """It may rotate itself (N1)."""
     free = tenant.caller.made("/keys", {"name": "free", "scopes": ["manage"]})
     ask = {"name": "bound", "scopes": ["manage"], "rate_per_second": 50}
     made = tenant.caller.made("/keys", ask)
@@ -152,7 +152,7 @@ def test_rate_limited_key_creates_and_rotates_no_faster_key(tenant: Tenant) -> N
 
 
 def test_key_rotates_only_keys_that_it_could_create(tenant: Tenant) -> None:
-    """The new secret would let them do what the key may (N4)."""
+    """The new secret gives all rights of the rotated key (N4)."""
     manager = tenant.with_key(["manage"])
     issuer = tenant.caller.made("/keys", {"name": "issuer", "scopes": ["issue"]})
     before = tenant.number()
@@ -167,7 +167,7 @@ def test_key_rotates_only_keys_that_it_could_create(tenant: Tenant) -> None:
 def test_old_secret_is_valid_until_the_overlap_ends(
     tenant: Tenant, service: Process, other_service: Process
 ) -> None:
-    """With an overlap nobody is locked out; without one the old secret is over (N4)."""
+    """Without an overlap the old secret is rejected at once (N4)."""
     key = tenant.caller.made("/keys", {"name": "ci", "scopes": ["read"]})
     assert opens(service, key["key"])
     assert opens(other_service, key["key"])
@@ -190,7 +190,7 @@ def test_old_secret_is_valid_until_the_overlap_ends(
 def test_revoked_key_is_rejected_everywhere_within_seconds(
     tenant: Tenant, service: Process, other_service: Process
 ) -> None:
-    """At once where it was revoked; elsewhere when the others are read again (N4)."""
+    """At once in the process that revokes it; in others when they read keys again (N4)."""
     key = tenant.caller.made("/keys", {"name": "ci", "scopes": ["read"]})
     assert opens(service, key["key"])
     assert opens(other_service, key["key"])

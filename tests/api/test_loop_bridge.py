@@ -11,12 +11,12 @@ from bursar.service.ledger.batch import Answer
 
 
 def told(number: int) -> Answer:
-    """An answer that can be told from others."""
+    """An answer with a number."""
     return Answer(command=cast("Any", None), outcome=(), number=number, replayed=False)
 
 
 def test_all_answers_arrive_and_wake_the_loop_once() -> None:
-    """Whatever their number, if they come before the loop has looked."""
+    """All answers that come before the loop runs are delivered in one callback."""
 
     async def waits() -> tuple[list[int], int]:
         loop, calls = asyncio.get_running_loop(), 0
@@ -43,7 +43,7 @@ def test_all_answers_arrive_and_wake_the_loop_once() -> None:
 
 
 def test_failure_arrives_and_does_not_affect_other_calls() -> None:
-    """And others do all the same, also when somebody has gone."""
+    """Neither does a call that was cancelled."""
 
     async def waits() -> int:
         arrivals = LoopBridge()

@@ -1,4 +1,4 @@
-"""Everything that goes wrong is told as a problem of one table (RFC 9457)."""
+"""Every error is a problem document from one table (RFC 9457)."""
 
 import ast
 import json
@@ -107,7 +107,7 @@ def test_errors_of_the_framework_are_problems(
         b"hello\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\nHost: x\r\nIdempotency-Key: \x01\r\n\r\n",
         b"POST /v1/holds HTTP/1.1\r\nHost: x\r\nContent-Length: ten\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # somebody who speaks TLS
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # a TLS client
     ],
 )
 def test_request_that_is_not_http_gets_a_problem(service: Process, sent: bytes) -> None:

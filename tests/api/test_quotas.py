@@ -1,4 +1,4 @@
-"""Quotas over HTTP: kept, changed by whoever has seen the last form, dropped (B4)."""
+"""Quotas over HTTP: created, changed with If-Match, deleted (B4)."""
 
 from tests.support.api_service import RANDOM_ID, Tenant, refused
 
@@ -55,7 +55,7 @@ def test_quota_needs_a_known_subject_and_a_limit(tenant: Tenant) -> None:
 def test_retry_gets_the_same_response_after_the_quota_moved_to_another_account(
     tenant: Tenant,
 ) -> None:
-    """Whatever it limits by now, the same request gets the same answer (L7)."""
+    """A retry is replayed, even if the key cannot reach the quota any more (L7)."""
     mine, theirs = tenant.account_below(name="mine"), tenant.account_below(name="theirs")
     path = f"/quotas/{tenant.caller.made('/quotas', {'account_id': mine, 'gpus_max': 8})['id']}"
     key = tenant.with_key(["manage"], account=mine)
@@ -73,7 +73,7 @@ def test_retry_gets_the_same_response_after_the_quota_moved_to_another_account(
 
 
 def test_quota_of_another_account_cannot_be_replaced(tenant: Tenant) -> None:
-    """A key for one team changes no quota of another, whatever it says it is for."""
+    """A key for one team cannot change a quota of another team by naming its own account."""
     mine, theirs = tenant.account_below(name="mine"), tenant.account_below(name="theirs")
     quota = tenant.caller.made("/quotas", {"account_id": theirs, "gpus_max": 8})
     key = tenant.with_key(["manage"], account=mine)

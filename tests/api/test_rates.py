@@ -9,7 +9,7 @@ from tests.api.conftest import Deployment
 from tests.support.api_service import Process, Tenant, new_key, refused
 
 SLOW = 5  # calls a second of the keys of these tests
-TRIES = 2_000  # calls after which somebody should have been turned away
+TRIES = 2_000  # calls after which one should have been refused
 
 
 def until_turned_away(call: Callable[[], httpx2.Response]) -> list[httpx2.Response]:
@@ -78,7 +78,7 @@ def test_calls_without_a_key_are_limited_by_address(deployment: Deployment) -> N
 
 
 def test_a_key_spends_no_more_than_its_cap(tenant: Tenant) -> None:
-    """Whoever it asks for, in holds and in charges; others may go on (N1)."""
+    """For every user, in holds and in charges; other keys are not affected (N1)."""
     tenant.grant(1_000)
     capped = tenant.with_key(["read", "spend"], spend_cap_micros=100)
     user = tenant.caller.made("/users", {})["id"]

@@ -116,7 +116,7 @@ def test_silent_connection_is_closed(impatient: Process) -> None:
 
 
 def test_slow_request_head_is_cut_off(impatient: Process) -> None:
-    """However regularly they come (K18)."""
+    """Even if it arrives steadily, a few bytes at a time (K18)."""
     with called(impatient) as line:
         answer = dripped(line, b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ", b"s")
 
@@ -127,7 +127,7 @@ def test_slow_request_head_is_cut_off(impatient: Process) -> None:
 def test_request_after_the_closing_response_is_not_executed(
     impatient: Process, tenant: Tenant
 ) -> None:
-    """Nobody could be told what became of it."""
+    """The client could not get its response."""
     tenant.grant(10)
     before = tenant.number()
     body = json.dumps({"account_id": tenant.account, "amount_micros": 1}).encode()
@@ -169,7 +169,7 @@ def test_missing_request_body_is_cut_off(impatient: Process, tenant: Tenant) -> 
 def test_operation_does_not_run_before_an_ignored_body_has_arrived(
     impatient: Process, tenant: Tenant, kind: str
 ) -> None:
-    """Or whoever is told that nothing has happened finds later that it has."""
+    """A 408 tells the client that the operation did not run, so it must not have run."""
     asked: dict[str, dict[str, Any]] = {
         "budgets": {"every": "day", "limit_micros": 5},
         "webhooks": {"url": "http://127.0.0.1:9/"},
@@ -202,7 +202,7 @@ def locked(deployment: Deployment, tenant: Tenant) -> Iterator[None]:
 def test_malformed_second_request_does_not_affect_the_first_response(
     service: Process, tenant: Tenant, deployment: Deployment, after: bytes
 ) -> None:
-    """That one has its own answer; then the line is closed."""
+    """The first request gets its own response; then the connection is closed."""
     body = json.dumps({"account_id": tenant.account, "amount_micros": 1}).encode()
     with called(service) as line:
         with locked(deployment, tenant):
@@ -225,7 +225,7 @@ def is_open(process: Process, line: socket.socket) -> bool:
 
 
 def test_client_that_reads_no_responses_is_disconnected(impatient: Process) -> None:
-    """What was said to them is not kept for ever (K18)."""
+    """Unread responses are not buffered without limit (K18)."""
     asked = b"GET /v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
     with called(impatient) as line:
         line.sendall(asked * 300)  # answered with far more than the system keeps for us
@@ -524,14 +524,14 @@ def test_body_of_a_request_does_not_count_for_the_next_head(
 def test_invalid_connection_limit_is_reported(
     variable: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its name, with what it may be."""
+    """The message names the variable and the allowed values."""
     monkeypatch.setenv(variable, value)
     with pytest.raises(http_protocol.InvalidBound, match=f"{variable} is a whole number from 1 to"):
         http_protocol.ConnectionBounds.from_environment()
 
 
 def test_service_with_an_invalid_connection_limit_does_not_start(deployment: Deployment) -> None:
-    """It says so in a sentence."""
+    """It exits with a message."""
     asked = ["api", "--state", str(deployment.state), "--port", "0"]
     told = subprocess.run(
         [sys.executable, "-c", PROGRAM, *asked],
@@ -547,7 +547,7 @@ def test_service_with_an_invalid_connection_limit_does_not_start(deployment: Dep
 
 
 def test_slow_clients_do_not_delay_others(service: Process, tenant: Tenant) -> None:
-    """A hundred connections that dawdle, and one that calls (K18)."""
+    """A hundred slow connections and one normal client (K18)."""
     with ExitStack() as stack:
         for _ in range(100):
             stack.enter_context(called(service)).sendall(HELLO[:30])

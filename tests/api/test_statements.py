@@ -343,7 +343,7 @@ def test_costs_add_up_to_the_charges(busy: Tenant) -> None:
 
 
 def test_an_empty_period_has_columns_and_no_rows(busy: Tenant) -> None:
-    """What is no cost is told as none (O3)."""
+    """The export has a header and no rows (O3)."""
     assert [] == rows_of(busy.caller.get(f"/exports/focus?{FAR}"))
     assert [] == told(busy.caller.get(f"/usage?{FAR}"))["items"]
     page = told(busy.caller.get(f"/accounts/{busy.account}/statement?{FAR}"))

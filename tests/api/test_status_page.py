@@ -1,4 +1,4 @@
-"""The page at `/`: open to anybody, because there is nothing in it (K22, K28, K29)."""
+"""The dashboard at `/`: served without a key, because it contains no data (K22, K28, K29)."""
 
 import re
 from base64 import b64encode
@@ -12,7 +12,7 @@ from tests.support.api_service import Caller, Process
 
 @pytest.fixture(scope="module")
 def answer(service: Process) -> httpx2.Response:
-    """The page, as somebody without a key gets it."""
+    """The page, requested without a key."""
     return httpx2.get(service.url + "/")
 
 

@@ -193,7 +193,7 @@ def test_response_lists_at_most_twenty_errors(tenant: Tenant) -> None:
     ],
 )
 def test_meaningless_value_is_refused(tenant: Tenant, path: str, body: dict[str, Any]) -> None:
-    """In the caller's words, and without an effect."""
+    """The problem uses the client's field names, and nothing changes."""
     parent = "parent_id" if path == "/accounts" else "account_id"
     before = tenant.number()
     answer = tenant.caller.post(path, {parent: tenant.account, **body})
@@ -274,7 +274,7 @@ def test_malformed_cursor_of_grants_is_refused(tenant: Tenant, query: str) -> No
 
 @pytest.mark.parametrize("path", ["/accounts/me", "/accounts/%00", "/holds/aaaaaaaa-bbbb"])
 def test_malformed_id_in_a_path_is_refused(tenant: Tenant, path: str) -> None:
-    """Anything else is refused before anybody looks for it."""
+    """It is refused before the database is read."""
     refused(tenant.caller.get(path), 422, "invalid_request")
 
 
@@ -325,7 +325,7 @@ def test_chunked_body_is_accepted(tenant: Tenant) -> None:
 
 
 def test_chunked_body_is_checked_as_strictly(tenant: Tenant) -> None:
-    """Also when nobody says how many there will be."""
+    """Also without a Content-Length."""
     before = tenant.number()
     answer = send(tenant.caller, iter([b'{"amount_', b'micros":1}']), content_type="text/plain")
     nothing(tenant, answer, before, 415, "unsupported_media_type")

@@ -87,7 +87,7 @@ def told(answer: httpx2.Response, ids: Mapping[str, str]) -> tuple[int, str]:
 
 
 def test_every_operation_is_covered_by_the_requests(service: Process) -> None:
-    """A route nobody asks below could tell anything to anybody."""
+    """An operation without a request here would not be tested for isolation."""
     description = httpx2.get(f"{service.url}/v1/openapi.json").json()
     routes = {
         operation["operationId"]
@@ -103,7 +103,7 @@ def test_every_operation_is_covered_by_the_requests(service: Process) -> None:
 def test_objects_of_another_org_do_not_exist(
     theirs: tuple[Tenant, dict[str, str]], ours: Tenant, name: str
 ) -> None:
-    """The same answer as for an id that nobody has, and nothing has changed."""
+    """The same response as for an unknown id, and nothing changes."""
     them, ids = theirs
     before = them.changes()
     answer = asked(ours.caller, name, ids)
@@ -114,7 +114,7 @@ def test_objects_of_another_org_do_not_exist(
 
 
 def test_same_requests_succeed_for_the_owner(operator: Caller) -> None:
-    """Else they would have been refused for another reason."""
+    """So the requests above are refused because of the org, not for another reason."""
     with new_tenant(operator) as tenant:
         ids = inhabited(tenant)
         last = ("revoke", "delete", "drop")

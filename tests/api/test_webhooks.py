@@ -153,7 +153,7 @@ def test_both_secrets_sign_while_they_overlap(world: World, there: Receiver) -> 
 
 
 def test_deleted_webhook_receives_nothing_more(world: World, there: Receiver) -> None:
-    """Another one is told of the same events, which shows that they were come to."""
+    """Another webhook gets the same events, which shows that they were delivered."""
     path = "/webhooks"
     gone = world.tenant.caller.made(path, {"url": f"{there.url}/gone", "events": ["GrantIssued"]})
     world.tenant.caller.made(path, {"url": f"{there.url}/stays", "events": ["GrantIssued"]})
@@ -213,7 +213,7 @@ def test_retries_get_the_same_response_after_the_webhook_is_deleted(
 
 
 def test_retry_by_a_key_without_access_gets_not_found(world: World, there: Receiver) -> None:
-    """A key for an account beside it sees no webhook, nor what somebody was told of it."""
+    """A key for another account gets neither the webhook nor a replayed response."""
     team, beside = (world.tenant.account_below(name=name) for name in ("team", "beside"))
     lead, other = (world.tenant.with_key(["manage"], one) for one in (team, beside))
     id = lead.made("/webhooks", {"url": there.url, "account_id": team})["id"]
@@ -259,7 +259,7 @@ def test_webhook_of_an_account_gets_the_events_below_it(world: World, there: Rec
 
 
 def test_events_of_keys_and_settings_are_not_delivered(world: World, there: Receiver) -> None:
-    """What an org keeps is its own affair: not even to those who want everything."""
+    """Not even to webhooks for all events."""
     world.tenant.caller.made("/webhooks", {"url": there.url, "events": ["*"]})
     world.tenant.with_key(["read"])
     world.tenant.grant(1)
@@ -270,7 +270,7 @@ def test_events_of_keys_and_settings_are_not_delivered(world: World, there: Rece
 
 
 def test_org_cannot_reach_webhooks_of_another(world: World, there: Receiver) -> None:
-    """The same answer as for an id that nobody has (N4)."""
+    """The same response as for an unknown id (N4)."""
     mine = world.tenant.caller.made("/webhooks", {"url": there.url, "events": ["GrantIssued"]})
     world.tenant.grant(1)
     [got] = there.wait(1)
@@ -370,7 +370,7 @@ def test_url_of_an_internal_address_is_refused(careful: Tenant, url: str) -> Non
     [{"events": []}, {"events": ["SettingSet"]}, {"events": ["alert.x"]}, {"url": 3}, {"more": 1}],
 )
 def test_invalid_webhook_is_refused(tenant: Tenant, change: dict[str, object]) -> None:
-    """Whatever is sent, the caller is told what is wrong with it."""
+    """The problem names what is wrong."""
     ask = {"url": "https://example.com/", "events": ["alert.*"], **change}
 
     refused(tenant.caller.post("/webhooks", ask), 422, "invalid_request")
@@ -380,7 +380,7 @@ def test_invalid_webhook_is_refused(tenant: Tenant, change: dict[str, object]) -
 def test_delivery_is_repeated_if_its_process_dies_before_recording_it(
     tmp_path: Path, there: Receiver
 ) -> None:
-    """At least once, with the same id; by whichever process has the duty then."""
+    """At least once, with the same id, by the process that has the worker lease then."""
     with new_state() as state:
         first = Process("up", state, tmp_path)
         operator = Caller(first.url, first.admin_key)

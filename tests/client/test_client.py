@@ -33,7 +33,7 @@ def failed(replies: Sequence[Reply], waits: list[float] | None = None) -> tuple[
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 def test_temporary_error_is_retried_with_the_same_key(status: int) -> None:
-    """However often it is sent, it is the same request: one effect (L7)."""
+    """All tries are the same request, which has one effect (L7)."""
     with (
         scripted(Reply(status, problem("busy", status)), Reply(status, b"<html>"), OK) as server,
         client_of(server) as client,
@@ -48,7 +48,7 @@ def test_temporary_error_is_retried_with_the_same_key(status: int) -> None:
 
 
 def test_broken_connection_is_retried_with_the_same_key() -> None:
-    """Nobody knows whether it happened; the key makes asking again safe."""
+    """The request may have been executed; the key makes a retry safe."""
     with scripted(Reply(0), OK) as server, client_of(server) as client:
         assert {"ok": True} == client.post("/v1/holds", {}, key="k1").body
 
@@ -66,7 +66,7 @@ def test_each_change_gets_a_new_idempotency_key() -> None:
 
 
 def test_client_backs_off_and_gives_up() -> None:
-    """Twice as long each time, with chance in it; and after so many tries it is told."""
+    """Each wait is about twice as long, with jitter; after the last try the error is raised."""
     waits: list[float] = []
     found, server = failed([Reply(503, problem("busy", 503))] * TRIES, waits)
 
@@ -113,7 +113,7 @@ def test_unreachable_service_raises_a_problem() -> None:
     assert TRIES - 1 == len(waits)
 
 
-# What is told
+# Errors
 
 
 def test_problem_has_all_fields_of_the_response() -> None:
@@ -138,7 +138,7 @@ def test_problem_has_all_fields_of_the_response() -> None:
     ids=["page", "proxy", "list", "number", "redirect"],
 )
 def test_foreign_response_is_reported_as_such(reply: Reply) -> None:
-    """A redirect among them: the key is shown to nobody else."""
+    """Redirects are not followed: another server must not get the key."""
     found, server = failed([reply])
 
     assert ("not_bursar", reply.status) == (found.code, found.status)
@@ -197,7 +197,7 @@ def test_local_addresses_are_recognised(url: str, here: bool) -> None:
 
 
 def test_calls_to_local_addresses_use_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or the operator's key would be told to whatever HTTP_PROXY names."""
+    """The proxy that HTTP_PROXY names must not get the operator's key."""
     with scripted(OK) as server:
         monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
         monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
@@ -206,7 +206,7 @@ def test_calls_to_local_addresses_use_no_proxy(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_response_that_cannot_be_decompressed_is_retried() -> None:
-    """As one that is cut off: it may be whole the next time."""
+    """It may be damaged, like a response that is cut off: the next one may be whole."""
     broken = Reply(200, b"no gzip at all", {"Content-Encoding": "gzip"})
     with scripted(broken, Reply(200, {"fine": True})) as server, client_of(server) as client:
         assert {"fine": True} == client.get("/v1/x").body

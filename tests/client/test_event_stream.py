@@ -19,14 +19,14 @@ def step(number: int) -> str:
 
 
 def seen(script: Scripted) -> tuple[list[StreamEvent], list[float]]:
-    """What was told to somebody who watched to the end, and the pauses that were made."""
+    """The events that a client gets until the end of the stream, and its pauses."""
     pauses: list[float] = []
     with Client(script.url, "key") as client:
         return list(follow(client, PATH, pauses.append)), pauses
 
 
 def test_each_event_is_returned_once_until_the_stream_ends() -> None:
-    """A stream that ends is asked for again, behind the last that was seen (S9)."""
+    """The client reconnects after the last event that it got (S9)."""
     first = f'retry: 1000\n\n{step(1)}event: spent\ndata: {{"x":1}}\n\n:\n\n{step(2)}'
     with scripted(told(first), told(step(3)), Reply(204, b"")) as script:
         found, pauses = seen(script)
@@ -40,7 +40,7 @@ def test_each_event_is_returned_once_until_the_stream_ends() -> None:
 
 
 def test_broken_stream_is_resumed() -> None:
-    """Cut off in the middle, refused for a moment, or not answered at all."""
+    """After a broken connection, a temporary refusal, or no response."""
     cut = told(step(1), **{"Content-Length": "999"})
     busy = Reply(503, problem("busy", 503))
     with scripted(cut, busy, Reply(0), told(step(2)), Reply(204, b"")) as script:
@@ -67,7 +67,7 @@ def test_stream_gives_up_after_a_time() -> None:
 
 
 def test_stream_that_was_connected_retries_for_longer() -> None:
-    """A service that is started again does not end what somebody follows for days."""
+    """A restart of the service does not end a stream that a client reads for days."""
     busy = [Reply(503, problem("busy", 503))] * (TRIES + 1)
     with scripted(told(step(1)), *busy, told(step(2)), Reply(204, b"")) as script:
         found, pauses = seen(script)
@@ -77,7 +77,7 @@ def test_stream_that_was_connected_retries_for_longer() -> None:
 
 
 def test_patient_read_retries_until_it_is_answered() -> None:
-    """Until it is answered, or cannot be, or has been asked very often."""
+    """It ends with a response, a permanent error, or the last try."""
     pauses: list[float] = []
     wrong = [Problem.from_response(503, problem("busy", 503)), Problem.local("no_answer", "gone")]
 

@@ -136,7 +136,7 @@ def test_node_survives_the_round_trip() -> None:
     ],
 )
 def test_invalid_report_is_refused(change: dict[str, Any]) -> None:
-    """Strictly: a compromised node may send anything (K35, K36)."""
+    """Reports are checked strictly: a compromised node may send anything (K35, K36)."""
     good = {"boot": 1, "number": 1, "at_us": 0, "readings": [{"fence": 1, "run_ms": 1}]}
     ReportRequest.model_validate(good)
 
@@ -152,7 +152,7 @@ def test_invalid_response_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "A=B", "A\0B"])
 def test_invalid_name_of_a_variable_is_refused(name: str) -> None:
-    """Or a process could not be started with it."""
+    """A process cannot be started with it."""
     order = {
         "fence": 1, "org": "o", "job": "j", "attempt": 1, "piece": {"gpus": [0], "slots": 1},
         "ttl_us": 1, "run_ms_max": 1, "program": {"command": [], "env": {name: "x"}},

@@ -9,13 +9,13 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "problems.md"
 
 
 def test_every_refusal_has_a_problem() -> None:
-    """No refusal can be met that the interface has no words for, and none is told in vain."""
+    """Every code of the core has a problem, and every such problem has a code of the core."""
     assert {str(code) for code in Code} == {str(code) for code in RULE_PROBLEMS}
     assert not set(RULE_PROBLEMS) & set(HTTP_PROBLEMS)
 
 
 def test_every_problem_has_a_title_and_a_remedy() -> None:
-    """A status that means failure, a sentence for what it is and one for how to mend it."""
+    """The status is an error; title and remedy are sentences."""
     for code, kind in PROBLEMS.items():
         assert 400 <= kind.status < 600, code
         assert kind.title[:1].isupper(), code

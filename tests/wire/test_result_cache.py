@@ -21,7 +21,7 @@ def digest(**more: Any) -> str | None:
 
 
 def test_every_field_is_listed_as_part_of_the_result_or_not() -> None:
-    """Whoever adds a field to a request says which it is."""
+    """A new field of a request must be put into one of the two lists."""
     indifferent = {
         *("account_id", "user_id", "max_run_seconds", "likely_run_seconds", "tier"),
         *("priority_class", "preemptible", "requeues_max", "checkpoint", "job_kind", "labels"),
@@ -39,7 +39,7 @@ def test_order_counts_in_commands_and_not_in_sets() -> None:
 
 
 def test_fields_of_a_digest_cannot_be_confused() -> None:
-    """No text of one field can pass for another."""
+    """A text in one field never has the digest of the same text in another field."""
     keyed = digest(cache={"max_age_seconds": 9, "key": "k"})
     assert keyed not in (None, digest())
     assert keyed == digest(cache={"max_age_seconds": 0, "key": "k"})
@@ -49,7 +49,7 @@ def test_fields_of_a_digest_cannot_be_confused() -> None:
 
 
 def test_job_without_cache_has_no_digest() -> None:
-    """And is kept as before there was such a word: a key from then stands for the same."""
+    """Its stored form has no field `cache`, as before the field existed."""
     ask = JobRequest.model_validate({**ASK, "cache": None})
     assert ask.result_digest is None
     assert "cache" not in ask.stored_form
