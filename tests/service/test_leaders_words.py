@@ -36,7 +36,7 @@ class Counting(PoolHandle):
     """A pool that counts how often somebody says that it leads."""
 
     def __init__(self, keeper: PoolHandle) -> None:
-        super().__init__(keeper._kept, keeper._tell)
+        super().__init__(keeper._replica, keeper._submit)
         self.leads = 0
 
     def lead(self, who: str, *, anyway: bool = True) -> tuple[int | None, int]:
@@ -64,7 +64,7 @@ def test_what_comes_is_placed_without_another_word(
             come_to_run(connection, keeper, node, {"a"}, "it leads")
             assert 1 == counting.leads
             if another_led:
-                keeper._asked(_another_leads).result()
+                keeper._request(_another_leads).result()
             queued(keeper, connection, "b")
             come_to_run(connection, keeper, node, {"a", "b"}, "it still leads, or again")
             assert (counting.leads > 1) == another_led
@@ -92,7 +92,7 @@ def test_a_question_during_a_transaction_is_answered_at_the_time_of_the_cluster(
         leading.ask(_nodes).result(60)
         keeper.change(lambda work: None)
         before, _ = leading.ask(_times).result(60)
-        slow = keeper._asked(change_nothing_slowly)
+        slow = keeper._request(change_nothing_slowly)
         assert entered.wait(60)
         try:
             asked_at, cluster_at = leading.ask(_times).result(60)
@@ -143,7 +143,7 @@ class Slow(PoolHandle):
     """A pool whose leader takes its time to say that it leads, and then cannot."""
 
     def __init__(self, keeper: PoolHandle) -> None:
-        super().__init__(keeper._kept, keeper._tell)
+        super().__init__(keeper._replica, keeper._submit)
         self.begun, self.goes_on = threading.Event(), threading.Event()
 
     def lead(self, who: str, *, anyway: bool = True) -> tuple[int | None, int]:

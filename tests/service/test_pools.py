@@ -60,15 +60,15 @@ class Ears:
         self.nodes: set[NodeId] = set()
         self.leading: PoolLeader | None = None
 
-    def changed(self) -> None:
+    def on_change(self) -> None:
         self.heard.append("changed")
         if self.leading is not None:
             self.leading.wake()
 
-    def told(self) -> None:
+    def on_messages(self) -> None:
         self.heard.append("told")
 
-    def ordered(self, nodes: frozenset[NodeId]) -> None:
+    def on_orders(self, nodes: frozenset[NodeId]) -> None:
         self.heard.append("ordered")
         self.nodes |= nodes
 
@@ -406,7 +406,7 @@ def test_who_is_far_behind_reads_everything(
     database_url: str, connection: Connection, pool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which rows have changed is known for so many transactions only."""
-    monkeypatch.setattr(writer, "KEPT", 4)
+    monkeypatch.setattr(writer, "VERSIONS_KEPT", 4)
     monkeypatch.setattr(writer, "TIDY", 2)
     node = Node1()
     with kept_at(database_url, pool) as one, kept_at(database_url, pool) as two:

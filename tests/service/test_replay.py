@@ -344,7 +344,7 @@ def test_what_other_rules_have_decided_is_not_judged(
     assert None is found.difference
     assert 0 < found.windows == found.others
     assert 0 == found.decisions
-    assert "windows of other rules: decided again, the same" in found.told
+    assert "windows of other rules: decided again, the same" in found.summary
 
 
 def test_old_windows_can_be_taken_away(connection: Connection, noted: str) -> None:
@@ -365,7 +365,7 @@ def test_an_operator_replays_and_trims(
     """What was found is said, and by the exit code as well (S14)."""
     whole = replay(connection, noted)
     told = run(database_url, "audit", "replay", noted)
-    assert (0, f"{whole.told}\n") == (told.exit_code, told.stdout)
+    assert (0, f"{whole.summary}\n") == (told.exit_code, told.stdout)
     assert told.stdout.endswith(": decided again, the same\n")
     part = run(database_url, "audit", "replay", noted, "--from", str(whole.last))
     assert (0, False) == (part.exit_code, part.stdout == told.stdout)

@@ -78,7 +78,7 @@ class Pools:
     def explaining(self, pool: str) -> Scheduler:
         return self.found[pool]
 
-    def sent(self, org: str) -> None:
+    def relay_from_org(self, org: str) -> None:
         self.sent_to.append(org)
 
 
@@ -290,7 +290,7 @@ class Kept:
     def explaining(self, pool: str) -> Any:
         return Answering(self._one, pool)
 
-    def sent(self, org: str) -> None:
+    def relay_from_org(self, org: str) -> None:
         self.posted.append(org)
 
 

@@ -319,11 +319,11 @@ def test_what_has_come_after_all_is_ordered_without_a_pause(world: World) -> Non
         world.clock.now += SCALE.every << 1
         process.keeper.expire()
         orders = process.comes_to(OrderState.GONE, OrderState.CONFIRMED)
-        assert process.scaler._seen[world.pool].pauses
+        assert process.scaler._memories[world.pool].pauses
         [coming] = [one for one in orders if one.state is OrderState.CONFIRMED]
         process.keeper.report(Node1(coming.node.id).told()).result()
         process.comes_to(OrderState.GONE, OrderState.READY)
-        assert {} == process.scaler._seen[world.pool].pauses
+        assert {} == process.scaler._memories[world.pool].pauses
 
 
 def test_what_does_not_come_is_given_up_and_given_back(world: World) -> None:
@@ -349,10 +349,10 @@ def test_who_has_been_replaced_orders_nothing(world: World) -> None:
         with world.process("two") as other:
             process.pools.leading = other.pools.leading
             assert stale is not None
-            process.scaler._seen[world.pool] = scaling._Seen(stale, since=T0)
+            process.scaler._memories[world.pool] = scaling._LeaderMemory(stale, since=T0)
             with pytest.raises(scaling._LedByAnother):
-                process.scaler._ordered(
-                    process.keeper, process.scaler._seen[world.pool], [], [ORDER]
+                process.scaler._order(
+                    process.keeper, process.scaler._memories[world.pool], [], [ORDER]
                 )
 
     assert ([], []) == (process.orders(), world.asked("order"))
@@ -371,7 +371,7 @@ def test_what_was_said_to_an_earlier_leader_is_not_said_now(world: World) -> Non
             [order] = other.comes_to(OrderState.CONFIRMED)
         (world.folder / "refuse").touch()
         (world.folder / "waits").unlink()
-        eventually(lambda: not process.scaler._asked, "it was told that there is none")
+        eventually(lambda: not process.scaler._pending, "it was told that there is none")
         (world.folder / "refuse").unlink()
         world.clock.now += LEADER_TERM
         with PoolLeader(process.keeper, POLICY, "one") as again:

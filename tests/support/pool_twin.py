@@ -47,7 +47,7 @@ class Twin:
             with self.connection.pipeline():
                 saved = writer.save(self.connection, self.name, self.memory, work)
             saved.saving.check()
-        writer.kept(self.memory, work, saved)
+        writer.apply_saved(self.memory, work, saved)
         self.memory.pool.outbox.clear()
         self.memory.pool.forget_ended()
         self.memory.pool.forget_finished()

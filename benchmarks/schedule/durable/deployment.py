@@ -213,7 +213,7 @@ class _Heard:
         """The pool is told at once, as the service does."""
         if isinstance(told.outcome, Refusal):
             self._world.refused.append(f"refused: {told.outcome}")
-        self._world.pools.sent(self._org)
+        self._world.pools.relay_from_org(self._org)
         self._done()
 
     def set_exception(self, error: Exception, /) -> None:

@@ -95,7 +95,7 @@ class Service:
     def deliver_messages(self, org: str) -> None:
         """Have the messages of an org to its pools delivered at once."""
         if self.pools is not None:
-            self.pools.sent(org)
+            self.pools.relay_from_org(org)
 
     async def read(self, question: Callable[[Connection], T]) -> T:
         """Run a query in a thread of the readers."""

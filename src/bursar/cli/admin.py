@@ -104,7 +104,7 @@ def replay_pool(state: Path | None, pool: str, start: int) -> bool:
     """Replay a pool's decisions; True if they are the same."""
     with _open_connection(state) as connection, _exit_if_unknown(pool):
         result = replay(connection, pool, start)
-    print(result.told)
+    print(result.summary)
     return result.difference is None
 
 
@@ -113,7 +113,7 @@ def trim_pool(state: Path | None, pool: str, days: int) -> None:
     with _open_connection(state) as connection, _exit_if_unknown(pool):
         deleted = trim(connection, pool, money_time(connection) - days * DAY)
         rest = replay(connection, pool)
-    print(f"{deleted:,} events deleted; remaining: {rest.told}")
+    print(f"{deleted:,} events deleted; remaining: {rest.summary}")
 
 
 @contextmanager

@@ -131,12 +131,12 @@ BUGS = {
         reports, "_part_after", "if not in_time:", "if False:", "IM2"
     ),
     "a reading is believed whatever it says": Bug(
-        reports, "_apply_reading", "max(min(told.run_ms, most), lease.run_ms)",
-        "max(told.run_ms, lease.run_ms)", "IM1|IS9",
+        reports, "_apply_reading", "max(min(reading.run_ms, most), lease.run_ms)",
+        "max(reading.run_ms, lease.run_ms)", "IM1|IS9",
     ),
     "a reading may go back": Bug(
-        reports, "_apply_reading", "max(min(told.run_ms, most), lease.run_ms)",
-        "min(told.run_ms, most)", "IM1",
+        reports, "_apply_reading", "max(min(reading.run_ms, most), lease.run_ms)",
+        "min(reading.run_ms, most)", "IM1",
     ),
     "a gang ends with its first process": Bug(
         attempt_end, "check_lease", "if None not in exits:", "if any(exits):", "IS7"
@@ -150,7 +150,7 @@ BUGS = {
         "if Exit.FAILED in exits:", "IM3",
     ),
     "what a guard has ended unasked was ended by somebody": Bug(
-        agent, "_reading", "Exit.GONE if cut_off else one.exit", "one.exit", "IM3", CUT_OFF
+        agent, "_reading", "Exit.GONE if cut_off else process.exit", "process.exit", "IM3", CUT_OFF
     ),
     "an org is not told of an end": Bug(
         attempt_end, "_close", "work.send(\n", "(lambda *_: None)(\n", "IV3"

@@ -109,14 +109,16 @@ class Agent:
     n: int = 0  # reports so far
     answered: int = 0  # the last report that was answered
     answered_at: Instant | None = None  # when, by the pool's clock
-    sent: dict[int, tuple[Instant, frozenset[int]]] = field(default_factory=dict)  # when; ends told
+    sent: dict[int, tuple[Instant, frozenset[int]]] = field(
+        default_factory=dict
+    )  # when; ends in it
     absent: dict[int, Exit] = field(default_factory=dict)  # leased, and not to be started any more
 
 
 def make_report(agent: Agent, table: ProcessTable, now: Instant) -> NodeReport:
     """Say all that the node knows; `now` is its running time."""
     agent.n += 1
-    ended = frozenset(fence for fence, one in table.items() if one.exit is not None)
+    ended = frozenset(fence for fence, process in table.items() if process.exit is not None)
     agent.sent[agent.n] = now, ended | agent.absent.keys()
     agent.sent.pop(agent.n - REPORTS_REMEMBERED, None)
     absent = (Reading(fence=fence, run_ms=0, exit=how) for fence, how in agent.absent.items())
@@ -131,17 +133,17 @@ def make_report(agent: Agent, table: ProcessTable, now: Instant) -> NodeReport:
     )
 
 
-def _reading(one: Process) -> Reading:
+def _reading(process: Process) -> Reading:
     """What is said of a process; one that its guard has ended unasked is gone: it was cut off."""
-    cut_off = one.exit is Exit.KILLED and not one.stopping
+    cut_off = process.exit is Exit.KILLED and not process.stopping
     return Reading(
-        fence=one.fence,
-        run_ms=one.run_ms,
-        saved_ms=one.saved_ms,
-        run_ms_at_stop=one.run_ms_at_stop,
-        exit=Exit.GONE if cut_off else one.exit,
-        exit_code=one.exit_code,
-        result=one.result,
+        fence=process.fence,
+        run_ms=process.run_ms,
+        saved_ms=process.saved_ms,
+        run_ms_at_stop=process.run_ms_at_stop,
+        exit=Exit.GONE if cut_off else process.exit,
+        exit_code=process.exit_code,
+        result=process.result,
     )
 
 
@@ -151,13 +153,13 @@ def follow_orders(
     """Follow the answer to a report, unless it is an old one; what is to be done, in order."""
     if orders.boot != agent.boot or orders.n <= agent.answered or orders.n not in agent.sent:
         return []
-    sent_at, told = agent.sent[orders.n]
+    sent_at, reported_ends = agent.sent[orders.n]
     agent.answered, agent.answered_at = orders.n, orders.at
-    agent.sent = {n: one for n, one in agent.sent.items() if n > orders.n}
+    agent.sent = {n: report for n, report in agent.sent.items() if n > orders.n}
     leased = {order.fence for order in orders.leases}
     agent.absent = {fence: how for fence, how in agent.absent.items() if fence in leased}
-    actions = _end_unleased(table, leased, told)
-    for order in sorted(orders.leases, key=lambda one: one.fence):
+    actions = _end_unleased(table, leased, reported_ends)
+    for order in sorted(orders.leases, key=lambda order: order.fence):
         until = sent_at + safe_span(order.lasts)
         process = table.get(order.fence)
         if process is not None:
@@ -182,25 +184,29 @@ def safe_span(lasts: int) -> int:
     return lasts - lasts * DRIFT_PPM // 1_000_000 - KILL_SPAN
 
 
-def _end_unleased(table: ProcessTable, leased: set[int], told: frozenset[int]) -> list[Action]:
-    """End what has no lease; forget what has ended, once the pool was told."""
+def _end_unleased(
+    table: ProcessTable, leased: set[int], reported_ends: frozenset[int]
+) -> list[Action]:
+    """End what has no lease; forget what has ended, once the pool has answered its report."""
     actions: list[Action] = []
     for fence in sorted(table.keys() - leased):
         if table[fence].exit is None:
             actions.append(Kill(fence=fence))
-        elif fence in told:
+        elif fence in reported_ends:
             actions.append(Forget(fence=fence))
     return actions
 
 
-def _renew_process(one: Process, order: LeaseOrder, until: Instant, now: Instant) -> list[Action]:
+def _renew_process(
+    process: Process, order: LeaseOrder, until: Instant, now: Instant
+) -> list[Action]:
     """What becomes of a process that is there: it goes on for longer, or is asked to stop."""
-    if one.exit is not None or one.stopping or one.until <= now:
+    if process.exit is not None or process.stopping or process.until <= now:
         return []
-    until = max(_bounded(until, one.started_at, order), one.until)
+    until = max(_bounded(until, process.started_at, order), process.until)
     if order.stop:
-        return [Stop(fence=one.fence, until=min(until, now + STOP_GRACE))]
-    return [Prolong(fence=one.fence, until=until)] if until > one.until else []
+        return [Stop(fence=process.fence, until=min(until, now + STOP_GRACE))]
+    return [Prolong(fence=process.fence, until=until)] if until > process.until else []
 
 
 def _bounded(until: Instant, started_at: Instant, order: LeaseOrder) -> Instant:
@@ -214,6 +220,6 @@ def _is_free(piece: Piece, table: ProcessTable, leased: set[int]) -> bool:
     What has a lease may be there: the pool knows how many parts of a GPU it has given away.
     """
     return not any(
-        one.exit is None and fence not in leased and set(piece.gpus) & set(one.piece.gpus)
-        for fence, one in table.items()
+        process.exit is None and fence not in leased and set(piece.gpus) & set(process.piece.gpus)
+        for fence, process in table.items()
     )

@@ -82,7 +82,7 @@ def lease_of(work: PoolTransaction, job: PoolJob) -> Lease:
 def with_part(lease: Lease, part: LeasePart) -> Lease:
     """The lease with another state of its part on one node."""
     node = part.piece.node
-    parts = tuple([part if one.piece.node == node else one for one in lease.parts])
+    parts = tuple([part if other.piece.node == node else other for other in lease.parts])
     return replace(lease, parts=parts)
 
 
@@ -142,7 +142,7 @@ def check_lease(work: PoolTransaction, lease: Lease) -> None:
         return
     if lease.run_ms - lease.reported_ms >= lease.report_interval_ms:
         lease = report_run(work, lease)
-    if any(one not in (None, Exit.DONE) for one in exits):
+    if any(part_exit not in (None, Exit.DONE) for part_exit in exits):
         request_stop(work, lease, _why_ended(work, lease))
     elif _is_at_limit(lease) or work.now >= job_of(work, lease).hold_until - STOP_GRACE:
         request_stop(work, lease, _limit_reached(work, lease))
@@ -173,11 +173,11 @@ def _why_ended(work: PoolTransaction, lease: Lease) -> Why:
     if Exit.FAILED in exits and Exit.GONE not in exits:
         return Why.FAILED
     # A stop because another process of the gang ended is no stop request of org or leader.
-    asked = None if lease.stop_reason in (Why.FAILED, Why.LOST) else lease.stop_reason
+    stop_reason = None if lease.stop_reason in (Why.FAILED, Why.LOST) else lease.stop_reason
     last = max(part.until for part in lease.parts)
     if _is_at_limit(lease) or last >= job_of(work, lease).hold_until:
-        return asked or _limit_reached(work, lease)
-    return Why.LOST if Exit.GONE in exits or asked is None else asked
+        return stop_reason or _limit_reached(work, lease)
+    return Why.LOST if Exit.GONE in exits or stop_reason is None else stop_reason
 
 
 def _close(work: PoolTransaction, lease: Lease, why: Why) -> None:
@@ -278,8 +278,10 @@ def _kept_ms(lease: Lease, *, pays: bool) -> int | None:
     """
     kept_ms = lease.run_ms if pays else min(part.saved_ms for part in lease.parts)
     if lease.stop_reason in MAKES_ROOM and lease.why in (lease.stop_reason, Why.LOST):
-        asked = (part.run_ms_at_stop for part in lease.parts if part.run_ms_at_stop is not None)
-        kept_ms = min((kept_ms, *asked))
+        run_ms_at_stops = (
+            part.run_ms_at_stop for part in lease.parts if part.run_ms_at_stop is not None
+        )
+        kept_ms = min((kept_ms, *run_ms_at_stops))
     return kept_ms if kept_ms < lease.run_ms else None
 
 

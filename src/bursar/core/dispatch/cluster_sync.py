@@ -53,7 +53,7 @@ class ClusterMirror:
 
     @property
     def cluster(self) -> Cluster:
-        """The scheduler's memory; all changes go through `told`."""
+        """The scheduler's memory; all changes go through `recorder`."""
         return self.recorder.cluster
 
     def follow(self, pool: Pool, keys: Iterable[JobKey], now: Instant) -> bool:
@@ -107,7 +107,8 @@ class ClusterMirror:
                     usage=convert_usage(before, half_life) if used is None else used,
                     waiting=tuple(_with_quotas(job, counted) for job in before.waiting),
                     running=tuple(
-                        replace(one, job=_with_quotas(one.job, counted)) for one in before.running
+                        replace(running, job=_with_quotas(running.job, counted))
+                        for running in before.running
                     ),
                 )
             )
@@ -128,7 +129,9 @@ class ClusterMirror:
 
     def _limits(self) -> Iterator[tuple[str, Share]]:
         self._limited |= {
-            one.key for of in self._quota_usage.slices.values() for one in of.values()
+            quota_slice.key
+            for of in self._quota_usage.slices.values()
+            for quota_slice in of.values()
         }
         for key in sorted(self._limited):
             yield _quota_name(key), self._share(key)
@@ -312,8 +315,10 @@ def _affordable_shape(queued: PoolJob) -> Shape:
     shape = queued.request.spec.shape
     if queued.state not in WAITING:
         return shape
-    lasting = tuple(one for one in shape.types if run_ms_max(queued, one) >= queued.remaining_ms)
-    types = lasting or tuple(one for one in shape.types if affords(queued, one))
+    lasting = tuple(
+        gpu_type for gpu_type in shape.types if run_ms_max(queued, gpu_type) >= queued.remaining_ms
+    )
+    types = lasting or tuple(gpu_type for gpu_type in shape.types if affords(queued, gpu_type))
     return replace(shape, types=types)
 
 
@@ -326,10 +331,10 @@ def _retry_at(queued: PoolJob) -> Instant:
 
 def _remaining_estimate(queued: PoolJob) -> int | None:
     """The estimated run time that remains; None once the estimate is exceeded."""
-    told = queued.request.spec.estimate_ms
-    if told is None or told <= queued.ran_ms:
+    estimate_ms = queued.request.spec.estimate_ms
+    if estimate_ms is None or estimate_ms <= queued.ran_ms:
         return None
-    return (told - queued.ran_ms) * MILLISECOND
+    return (estimate_ms - queued.ran_ms) * MILLISECOND
 
 
 def _running_job(job: Job, lease: Lease) -> RunningJob:

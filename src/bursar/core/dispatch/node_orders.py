@@ -107,9 +107,12 @@ class Scale:
 
     def remaining_offers(self, orders: Iterable[NodeOrder]) -> tuple[CapacityOffer, ...]:
         """What can still be ordered beside what was."""
-        taken = Counter(one.offer for one in orders if one.state is not OrderState.GONE)
+        taken = Counter(order.offer for order in orders if order.state is not OrderState.GONE)
         return tuple(
-            [replace(one, most=max(one.most - taken[one.node.id], 0)) for one in self.offers]
+            [
+                replace(offer, most=max(offer.most - taken[offer.node.id], 0))
+                for offer in self.offers
+            ]
         )
 
 
@@ -122,9 +125,9 @@ def add_ordered_nodes(work: PoolTransaction, epoch: int, new: Iterable[NodeOrder
     """Let the nodes of new orders be on order."""
     if epoch != work.epoch:
         return Denied.EPOCH_STALE
-    for one in new:
-        if work.machine(one.node.id) is None:
-            work.put(PoolNode(node=node_on_order(one)))
+    for order in new:
+        if work.machine(order.node.id) is None:
+            work.put(PoolNode(node=node_on_order(order)))
     return None
 
 
@@ -135,12 +138,12 @@ def drain_nodes(
     if epoch != work.epoch:
         return Denied.EPOCH_STALE
     named, drained = frozenset(nodes), []
-    for one in orders:
-        machine = work.machine(one.node.id)
-        named_and_there = one.state is OrderState.READY and one.node.id in named
+    for order in orders:
+        machine = work.machine(order.node.id)
+        named_and_there = order.state is OrderState.READY and order.node.id in named
         if named_and_there and machine is not None and _is_undrained(machine):
             _drain_node(work, machine)
-            drained.append(replace(one, state=OrderState.DRAINING))
+            drained.append(replace(order, state=OrderState.DRAINING))
     return tuple(drained)
 
 
@@ -153,7 +156,7 @@ def advance_orders(
     epoch: int,
     since: Instant,
     orders: Iterable[NodeOrder],
-    said: Mapping[str, ProviderReply],
+    replies: Mapping[str, ProviderReply],
 ) -> tuple[NodeOrder, ...] | Denied:
     """Take orders as far as they can go, by what was said of them; those that have changed.
 
@@ -163,7 +166,7 @@ def advance_orders(
         return Denied.EPOCH_STALE
     changed = []
     for old in orders:
-        new = _advance_order(work, since, old, said.get(old.id))
+        new = _advance_order(work, since, old, replies.get(old.id))
         _update_node(work, new)
         if new is not old:
             changed.append(new)
@@ -171,38 +174,42 @@ def advance_orders(
 
 
 def _advance_order(
-    work: PoolTransaction, since: Instant, one: NodeOrder, said: ProviderReply | None
+    work: PoolTransaction, since: Instant, order: NodeOrder, reply: ProviderReply | None
 ) -> NodeOrder:
-    if one.is_awaited:
-        give_up = work.now >= max(one.give_up_at, since + REPLY_WAIT)
-        return _advance_awaited(work, one, said, give_up=give_up)
-    machine = work.machine(one.node.id)
-    if one.state is OrderState.DRAINING and _is_undrained(machine):
-        return replace(one, state=OrderState.READY)
-    if one.state is OrderState.GONE or any(True for _ in work.live_on(one.node.id)):
-        return one
-    if one.state is OrderState.REMOVING:
-        gone = said is ProviderReply.REMOVED
-        return replace(one, state=OrderState.GONE, gone_at=work.now) if gone else one
+    if order.is_awaited:
+        give_up = work.now >= max(order.give_up_at, since + REPLY_WAIT)
+        return _advance_awaited(work, order, reply, give_up=give_up)
+    machine = work.machine(order.node.id)
+    if order.state is OrderState.DRAINING and _is_undrained(machine):
+        return replace(order, state=OrderState.READY)
+    if order.state is OrderState.GONE or any(True for _ in work.live_on(order.node.id)):
+        return order
+    if order.state is OrderState.REMOVING:
+        gone = reply is ProviderReply.REMOVED
+        return replace(order, state=OrderState.GONE, gone_at=work.now) if gone else order
     reported_at = since if machine is None else max(machine.reported_at or 0, since)
-    reason = _removal_reason(one, said, silent=work.now >= reported_at + SILENCE_MAX)
-    return one if reason is None else replace(one, state=OrderState.REMOVING, removal_reason=reason)
+    reason = _removal_reason(order, reply, silent=work.now >= reported_at + SILENCE_MAX)
+    return (
+        order
+        if reason is None
+        else replace(order, state=OrderState.REMOVING, removal_reason=reason)
+    )
 
 
 def _advance_awaited(
-    work: PoolTransaction, one: NodeOrder, said: ProviderReply | None, *, give_up: bool
+    work: PoolTransaction, order: NodeOrder, reply: ProviderReply | None, *, give_up: bool
 ) -> NodeOrder:
     """Advance an order whose node has not reported: it reports, is refused, or is given up."""
-    machine = work.machine(one.node.id)
+    machine = work.machine(order.node.id)
     if machine is not None and machine.reported_at is not None:
-        return replace(one, state=OrderState.READY, arrived_at=work.now)
-    if said is ProviderReply.NO:
-        return replace(one, state=OrderState.REMOVING, removal_reason=RemovalReason.REFUSED)
+        return replace(order, state=OrderState.READY, arrived_at=work.now)
+    if reply is ProviderReply.NO:
+        return replace(order, state=OrderState.REMOVING, removal_reason=RemovalReason.REFUSED)
     if give_up:
-        return replace(one, state=OrderState.REMOVING, removal_reason=RemovalReason.LATE)
-    if said is ProviderReply.YES and one.state is OrderState.REQUESTED:
-        return replace(one, state=OrderState.CONFIRMED)
-    return one
+        return replace(order, state=OrderState.REMOVING, removal_reason=RemovalReason.LATE)
+    if reply is ProviderReply.YES and order.state is OrderState.REQUESTED:
+        return replace(order, state=OrderState.CONFIRMED)
+    return order
 
 
 def _is_undrained(machine: PoolNode | None) -> bool:
@@ -211,29 +218,29 @@ def _is_undrained(machine: PoolNode | None) -> bool:
 
 
 def _removal_reason(
-    one: NodeOrder, said: ProviderReply | None, *, silent: bool
+    order: NodeOrder, reply: ProviderReply | None, *, silent: bool
 ) -> RemovalReason | None:
     """Why a node that has come, and is empty, is to be given back, if it is."""
-    if one.state is OrderState.DRAINING:
+    if order.state is OrderState.DRAINING:
         return RemovalReason.DRAINED
-    if said is ProviderReply.NO:
+    if reply is ProviderReply.NO:
         return RemovalReason.REFUSED
     return RemovalReason.SILENT if silent else None
 
 
-def _update_node(work: PoolTransaction, one: NodeOrder) -> None:
+def _update_node(work: PoolTransaction, order: NodeOrder) -> None:
     """Let the node be in the pool what its order says."""
-    machine = work.machine(one.node.id)
+    machine = work.machine(order.node.id)
     if machine is None:
         return
     never_came = machine.reported_at is None
-    if one.state is OrderState.GONE or (one.state is OrderState.REMOVING and never_came):
-        work.remove_node(one.node.id)
-    elif one.state is OrderState.REMOVING and _is_undrained(machine):
+    if order.state is OrderState.GONE or (order.state is OrderState.REMOVING and never_came):
+        work.remove_node(order.node.id)
+    elif order.state is OrderState.REMOVING and _is_undrained(machine):
         _drain_node(work, machine)
 
 
-def is_vanished(one: NodeOrder, machine: PoolNode | None, now: Instant) -> bool:
+def is_vanished(order: NodeOrder, machine: PoolNode | None, now: Instant) -> bool:
     """Whether a node that should be there is not heard of: it may have to be asked for again."""
-    there = one.state in (OrderState.READY, OrderState.DRAINING)
+    there = order.state in (OrderState.READY, OrderState.DRAINING)
     return there and (machine is None or not is_usable(machine, now))

@@ -22,6 +22,6 @@ def find_objection(policy: PoolPolicy) -> str | None:
     tiers = {tier.name for tier in policy.tiers}
     for path, _ in policy.shares:
         if path[0] not in tiers:
-            told = ", ".join(sorted(tiers))
-            return f"shares.{'/'.join(path)}: there is no tier {path[0]}; there are {told}"
+            tier_names = ", ".join(sorted(tiers))
+            return f"shares.{'/'.join(path)}: there is no tier {path[0]}; there are {tier_names}"
     return None

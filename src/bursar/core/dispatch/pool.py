@@ -132,7 +132,7 @@ def _gpus(node: Node) -> tuple[str, int, int]:
 # Leading
 
 
-def lead(work: PoolTransaction, who: str, *, anyway: bool = True) -> int | None:
+def lead(work: PoolTransaction, process: str, *, anyway: bool = True) -> int | None:
     """Lead the pool for another term; the epoch, or None while another process leads it.
 
     A pool that rests needs no leader, unless the caller wants one anyway. Terms go by the clock:
@@ -141,10 +141,10 @@ def lead(work: PoolTransaction, who: str, *, anyway: bool = True) -> int | None:
     """
     if work.now < work.leader_due_at and not anyway:
         return None
-    if work.leader != who:
+    if work.leader != process:
         if work.clock < work.leads_until <= work.clock + LEADER_TERM:
             return None
-        work.leader, work.epoch = who, work.epoch + 1
+        work.leader, work.epoch = process, work.epoch + 1
     work.leads_until = work.clock + LEADER_TERM
     return work.epoch
 
@@ -235,12 +235,12 @@ def _grow_hold(work: PoolTransaction, job: PoolJob, grew: HoldGrew) -> None:
         work.put(with_step(job, Why.TOPPED_UP))
 
 
-def _correct(work: PoolTransaction, job: PoolJob, said: Correct) -> None:
+def _correct(work: PoolTransaction, job: PoolJob, correction: Correct) -> None:
     """Correct the cause of an attempt's end. The org knows of the end, so the job has finished."""
-    lease = work.attempt(job.key, said.attempt)
+    lease = work.attempt(job.key, correction.attempt)
     if lease is None or not job.is_finished:
-        fail_invariant("this attempt cannot be corrected", job=job.key, attempt=said.attempt)
-    correct_end(work, lease, said.end_class)
+        fail_invariant("this attempt cannot be corrected", job=job.key, attempt=correction.attempt)
+    correct_end(work, lease, correction.end_class)
 
 
 # What the leader decides
@@ -379,25 +379,29 @@ class PlanOutcome(NamedTuple):
 def carry_out(work: PoolTransaction, epoch: int, decisions: Iterable[Decision]) -> PlanOutcome:
     """Carry out what the leader has decided, each as far as nothing stands against it by now."""
     placed: list[Lease] = []
-    asked: list[JobKey] = []
+    stopping: list[JobKey] = []
     denied: list[Denied] = []
-    for one in decisions:
-        if isinstance(one, Start):
-            lease = place(work, epoch, Placement(key_of_name(one.job), one.gpu_type, one.pieces))
+    for decision in decisions:
+        if isinstance(decision, Start):
+            lease = place(
+                work,
+                epoch,
+                Placement(key_of_name(decision.job), decision.gpu_type, decision.pieces),
+            )
             if isinstance(lease, Lease):
                 placed.append(lease)
             else:
                 denied.append(lease)
-                _clear_earmark(work, epoch, key_of_name(one.job))
-        elif isinstance(one, Preempt):
-            stale = preempt(work, epoch, key_of_name(one.job), key_of_name(one.wanted_by))
+                _clear_earmark(work, epoch, key_of_name(decision.job))
+        elif isinstance(decision, Preempt):
+            stale = preempt(work, epoch, key_of_name(decision.job), key_of_name(decision.wanted_by))
             if stale is None:
-                asked.append(key_of_name(one.job))
+                stopping.append(key_of_name(decision.job))
             else:
                 denied.append(stale)
-        elif isinstance(one, EarmarkGpus):
-            denied += filter(None, [set_earmark(work, epoch, one)])
-    return PlanOutcome(tuple(placed), tuple(asked), tuple(denied))
+        elif isinstance(decision, EarmarkGpus):
+            denied += filter(None, [set_earmark(work, epoch, decision)])
+    return PlanOutcome(tuple(placed), tuple(stopping), tuple(denied))
 
 
 # Expiry

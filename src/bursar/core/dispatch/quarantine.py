@@ -77,15 +77,15 @@ def _is_node_to_blame(part: LeasePart, why: Why) -> bool:
 
 def _record_success(work: PoolTransaction, machine: PoolNode) -> None:
     """Programs that failed before did so for reasons of their own."""
-    kept = tuple([one for one in machine.trouble.mishaps if one.lost])
-    if kept != machine.trouble.mishaps:
-        work.put(replace(machine, trouble=replace(machine.trouble, mishaps=kept)))
+    losses = tuple([mishap for mishap in machine.trouble.mishaps if mishap.lost])
+    if losses != machine.trouble.mishaps:
+        work.put(replace(machine, trouble=replace(machine.trouble, mishaps=losses)))
 
 
 def _record_mishap(work: PoolTransaction, machine: PoolNode, lease: Lease, *, lost: bool) -> None:
     before = machine.trouble
-    lately = (one for one in before.mishaps if one.at > work.now - MISHAP_WINDOW)
-    others = (one for one in lately if (one.org, one.job) != lease.key)
+    lately = (mishap for mishap in before.mishaps if mishap.at > work.now - MISHAP_WINDOW)
+    others = (mishap for mishap in lately if (mishap.org, mishap.job) != lease.key)
     mishaps = (*others, Mishap(work.now, lease.org, lease.job, lost))
     trouble = replace(before, mishaps=mishaps)
     if _is_enough(mishaps):
@@ -97,7 +97,9 @@ def _record_mishap(work: PoolTransaction, machine: PoolNode, lease: Lease, *, lo
 
 def _is_enough(mishaps: tuple[Mishap, ...]) -> bool:
     """Whether mishaps, each of another job, speak against a node."""
-    suspicious = any(one.lost for one in mishaps) or len({one.org for one in mishaps}) > 1
+    suspicious = (
+        any(mishap.lost for mishap in mishaps) or len({mishap.org for mishap in mishaps}) > 1
+    )
     return len(mishaps) >= JOBS_MIN and suspicious
 
 
@@ -112,9 +114,9 @@ def _start_quarantine(trouble: Trouble, now: Instant) -> Trouble:
 def _can_be_spared(work: PoolTransaction, machine: PoolNode) -> bool:
     """Whether enough nodes of its type are left."""
     states = [
-        state_of(one, work.now)
-        for one in work.machines()
-        if one.node.gpu_type == machine.node.gpu_type
+        state_of(other, work.now)
+        for other in work.machines()
+        if other.node.gpu_type == machine.node.gpu_type
     ]
     ready, kept_away = states.count(NodeState.READY), states.count(NodeState.QUARANTINED)
     return ready > 1 and kept_away < max((ready + kept_away) // NODES_PER_QUARANTINE, 1)

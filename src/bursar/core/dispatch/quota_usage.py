@@ -58,9 +58,9 @@ class QuotaUsage:
         known = self.slices.get(org, {})
         if not known and not ask.quotas:
             return ()
-        found = {quota for quota, one in known.items() if one.counts(ask)}
-        found |= {quota for quota in ask.quotas if quota not in known}
-        return tuple((org, quota) for quota in sorted(found))
+        quotas = {quota for quota, quota_slice in known.items() if quota_slice.counts(ask)}
+        quotas |= {quota for quota in ask.quotas if quota not in known}
+        return tuple((org, quota) for quota in sorted(quotas))
 
     def put(self, new: Slice) -> bool:
         """Know a slice; whether it counts other jobs than before."""
@@ -101,15 +101,15 @@ class QuotaUsage:
 
     def orgs_to_divide(self) -> list[str]:
         """The orgs whose quotas should be divided anew: more is wanted, or there is too much."""
-        found = {key[0] for key in self.tallies if self._needs_division(key)}
-        return sorted(found)
+        orgs = {key[0] for key in self.tallies if self._needs_division(key)}
+        return sorted(orgs)
 
     def recounted(self, leases: Iterable[LiveJob]) -> "QuotaUsage":
         """The same slices with what has GPUs counted anew, and nothing that waits yet."""
-        found = QuotaUsage(slices=self.slices)
-        for one in leases:
-            found.add_live(*one)
-        return found
+        usage = QuotaUsage(slices=self.slices)
+        for live_job in leases:
+            usage.add_live(*live_job)
+        return usage
 
     def _add(self, entry: Entry, way: int, *, live: bool) -> None:
         for key in entry.keys:
@@ -160,11 +160,11 @@ class QuotaClaims:
         self.new: dict[QuotaKey, Slice] = {}  # slices that are newer than those the pool knows
         self._more: dict[QuotaKey, Counter[str]] = {}
 
-    def put_slice(self, given: Slice) -> None:
+    def put_slice(self, quota_slice: Slice) -> None:
         """Know a slice; one that is no newer than what is known is left alone."""
-        known = self.new.get(given.key) or self._usage.slice(given.key)
-        if known is None or known.n < given.n:
-            self.new[given.key] = given
+        known = self.new.get(quota_slice.key) or self._usage.slice(quota_slice.key)
+        if known is None or known.n < quota_slice.n:
+            self.new[quota_slice.key] = quota_slice
 
     def count(self, org: str, ask: Enqueue, gpu_type: str, way: int) -> None:
         """A job has GPUs (1), or has them no more (-1)."""
@@ -177,17 +177,17 @@ class QuotaClaims:
         """Whether a job is too much for a quota; `lives` are all that have GPUs."""
         known = self._usage_after(org) if self.new else self._usage
         for key in known.keys(org, ask):
-            one = known.slice(key)
-            if one is None:
+            quota_slice = known.slice(key)
+            if quota_slice is None:
                 return True
             used = known.recounted(lives()).used(key) if self.new else self._used(key)
-            if one.is_exceeded_by(used, ask.milli_gpus, gpu_type):
+            if quota_slice.is_exceeded_by(used, ask.milli_gpus, gpu_type):
                 return True
         return False
 
     def _usage_after(self, org: str) -> QuotaUsage:
         """The slices of an org once this transaction is kept, and nothing counted yet."""
-        new = {quota: one for (of, quota), one in self.new.items() if of == org}
+        new = {quota: quota_slice for (of, quota), quota_slice in self.new.items() if of == org}
         return QuotaUsage(slices={org: {**self._usage.slices.get(org, {}), **new}})
 
     def _used(self, key: QuotaKey) -> Counter[str]:

@@ -105,43 +105,45 @@ def has_news(report: NodeReport, orders: LeaseOrders) -> bool:
     return any(lease.stop and not is_stopping[lease.fence] for lease in orders.leases)
 
 
-def receive_report(work: PoolTransaction, told: NodeReport) -> LeaseOrders | None:
+def receive_report(work: PoolTransaction, report: NodeReport) -> LeaseOrders | None:
     """Take a node's readings, renew its leases, and say which these are; None if it is no news."""
-    machine = work.machine(told.node)
-    if machine is None or (told.boot, told.n) <= (machine.boot, machine.n):
+    machine = work.machine(report.node)
+    if machine is None or (report.boot, report.n) <= (machine.boot, machine.n):
         return None
-    work.put(_node_after(work, machine, told))
-    for reading in told.readings:
+    work.put(_node_after(work, machine, report))
+    for reading in report.readings:
         lease = work.lease(reading.fence)
-        part = None if lease is None else lease.part_on(told.node)
+        part = None if lease is None else lease.part_on(report.node)
         if lease is not None and part is not None:
             _apply_reading(work, lease, part, reading)
-    return renew_leases(work, told)
+    return renew_leases(work, report)
 
 
-def renew_leases(work: PoolTransaction, told: NodeReport) -> LeaseOrders:
+def renew_leases(work: PoolTransaction, report: NodeReport) -> LeaseOrders:
     """All leases of a node, renewed: what is said to a report, or once more when there are news."""
     orders = []
-    for lease in work.live_on(told.node):
-        part = lease.part_on(told.node)
+    for lease in work.live_on(report.node):
+        part = lease.part_on(report.node)
         if part is not None and part.exit is None and work.now < part.until:
             orders.append(_renew_part(work, lease, part))
-    return LeaseOrders(node=told.node, boot=told.boot, n=told.n, at=work.now, leases=tuple(orders))
+    return LeaseOrders(
+        node=report.node, boot=report.boot, n=report.n, at=work.now, leases=tuple(orders)
+    )
 
 
-def _node_after(work: PoolTransaction, machine: PoolNode, told: NodeReport) -> PoolNode:
+def _node_after(work: PoolTransaction, machine: PoolNode, report: NodeReport) -> PoolNode:
     """The node as it is once a report has come; its clock is compared with the pool's."""
     clock_sample, wrong = machine.clock_sample, machine.wrong_clock
-    if told.answered_at is not None:
-        this = ClockSample(told.at, told.answered_at, work.now)
-        if clock_sample is None or told.boot != machine.boot:
+    if report.answered_at is not None:
+        this = ClockSample(report.at, report.answered_at, work.now)
+        if clock_sample is None or report.boot != machine.boot:
             clock_sample = this
         else:
             wrong = wrong or clocks_differ(clock_sample, this)
     machine = replace(
         machine,
-        boot=told.boot,
-        n=told.n,
+        boot=report.boot,
+        n=report.n,
         reported_at=work.now,
         clock_sample=clock_sample,
         wrong_clock=wrong,
@@ -151,14 +153,14 @@ def _node_after(work: PoolTransaction, machine: PoolNode, told: NodeReport) -> P
     return machine
 
 
-def clocks_differ(one: ClockSample, two: ClockSample) -> bool:
+def clocks_differ(earlier: ClockSample, later: ClockSample) -> bool:
     """Whether a node's clock cannot have run as the pool's did, whatever messages took.
 
     Each report was sent after its node was answered and before it came, so the span between two
     reports is known within bounds. Only what lies outside of them is told (IS7).
     """
-    span = two.sent_at - one.sent_at
-    least, most = two.answered_at - one.received_at, two.received_at - one.answered_at
+    span = later.sent_at - earlier.sent_at
+    least, most = later.answered_at - earlier.received_at, later.received_at - earlier.answered_at
     if least < CLOCK_SPAN_MIN:
         return False
     drift = (
@@ -167,19 +169,19 @@ def clocks_differ(one: ClockSample, two: ClockSample) -> bool:
     return span < least - drift or span > most + drift
 
 
-def _apply_reading(work: PoolTransaction, lease: Lease, part: LeasePart, told: Reading) -> None:
+def _apply_reading(work: PoolTransaction, lease: Lease, part: LeasePart, reading: Reading) -> None:
     """Take what a node says of a process: how long it ran, and whether it has ended."""
     in_time = lease.is_live and part.exit is None and work.now < part.until
     end = work.now if in_time else part.until if lease.is_live else lease.reportable_until
     most = min(provable_ms(lease.leased_at, end), lease.run_ms_max)
-    proven = max(min(told.run_ms, most), lease.run_ms)
-    clamped = lease.clamped or (told.run_ms > most and end > lease.leased_at)
+    proven = max(min(reading.run_ms, most), lease.run_ms)
+    clamped = lease.clamped or (reading.run_ms > most and end > lease.leased_at)
     if part.exit is None and lease.is_live:
-        said = _part_after(part, told, most, in_time=in_time)
-        if said is not part:
-            lease = with_part(lease, said)
+        changed_part = _part_after(part, reading, most, in_time=in_time)
+        if changed_part is not part:
+            lease = with_part(lease, changed_part)
     lease = replace(lease, run_ms=proven, clamped=clamped)
-    if told.exit is not Exit.GONE or told.run_ms:
+    if reading.exit is not Exit.GONE or reading.run_ms:
         lease = _with_start(work, lease, end)
     work.put(lease)
     if lease.is_live:
@@ -188,22 +190,22 @@ def _apply_reading(work: PoolTransaction, lease: Lease, part: LeasePart, told: R
         _count_late(work, lease)
 
 
-def _part_after(part: LeasePart, told: Reading, most: int, *, in_time: bool) -> LeasePart:
+def _part_after(part: LeasePart, reading: Reading, most: int, *, in_time: bool) -> LeasePart:
     """A part as its node says it is; the very same if there is nothing new, as mostly."""
     if not in_time:  # without a lease, its process can only be gone
-        return part if told.exit is None else replace(part, exit=Exit.GONE)
-    saved_ms = max(min(told.saved_ms, most), part.saved_ms)
-    run_ms_at_stop = told.run_ms_at_stop if part.run_ms_at_stop is None else part.run_ms_at_stop
-    news = saved_ms, run_ms_at_stop, told.exit, told.exit_code, told.result
+        return part if reading.exit is None else replace(part, exit=Exit.GONE)
+    saved_ms = max(min(reading.saved_ms, most), part.saved_ms)
+    run_ms_at_stop = reading.run_ms_at_stop if part.run_ms_at_stop is None else part.run_ms_at_stop
+    news = saved_ms, run_ms_at_stop, reading.exit, reading.exit_code, reading.result
     if news == (part.saved_ms, part.run_ms_at_stop, part.exit, part.exit_code, part.result):
         return part
     return replace(  # a result counts with the right to it only (S9)
         part,
         saved_ms=saved_ms,
         run_ms_at_stop=run_ms_at_stop,
-        exit=told.exit,
-        exit_code=told.exit_code,
-        result=told.result,
+        exit=reading.exit,
+        exit_code=reading.exit_code,
+        result=reading.result,
     )
 
 
@@ -258,6 +260,6 @@ def _renew_part(work: PoolTransaction, lease: Lease, part: LeasePart) -> LeaseOr
         lasts=until - work.now,
         run_ms_max=lease.run_ms_max,
         program=job.request.spec.program,
-        nodes=tuple([one.piece.node for one in lease.parts]),
+        nodes=tuple([gang_part.piece.node for gang_part in lease.parts]),
         stop=lease.stop_reason is not None,
     )

@@ -47,8 +47,11 @@ def usage_bases(
 ) -> tuple[tuple[Path, Micros], ...]:
     """What users had, as a scheduler that begins now adds it up; what has faded away is nothing."""
     decay = UsageDecay(half_life, now)
-    found = ((one.path, one.micros * _growth_in_hour(decay, one.at)) for one in usage)
-    return tuple(sorted((path, base) for path, base in found if base))
+    bases = (
+        (user_usage.path, user_usage.micros * _growth_in_hour(decay, user_usage.at))
+        for user_usage in usage
+    )
+    return tuple(sorted((path, base) for path, base in bases if base))
 
 
 def _growth_in_hour(decay: UsageDecay, at: Instant) -> int:

@@ -314,12 +314,14 @@ class Pool:
         self.on_node.pop(node, None)
         self.changed_nodes[node] = None
 
-    def put_slices(self, given: Iterable[Slice]) -> None:
+    def put_slices(self, slices: Iterable[Slice]) -> None:
         """Keep slices in place of those of the same quotas."""
         others = False
-        for one in given:
-            anew = self.quota_usage.put(one)
-            self.changed_slices[one.key] = anew or self.changed_slices.get(one.key, False)
+        for quota_slice in slices:
+            anew = self.quota_usage.put(quota_slice)
+            self.changed_slices[quota_slice.key] = anew or self.changed_slices.get(
+                quota_slice.key, False
+            )
             others = others or anew
         if others:
             self.quota_usage = self.quota_usage.recounted(
@@ -345,7 +347,7 @@ class Pool:
 
         Except for the jobs that waiting transactions are about.
         """
-        for key in [one for one in self.finished if one not in but]:
+        for key in [key for key in self.finished if key not in but]:
             del self.jobs[key], self.finished[key]
         self.changed_jobs.clear()
         self.changed_nodes.clear()
@@ -429,7 +431,9 @@ class PoolTransaction:
 
     def jobs_without_hold(self) -> Iterator[PoolJob]:
         """The jobs that wait and whose holds have ended, the first to end first."""
-        for until, key in [*takewhile(lambda one: one[0] <= self.now, self.pool.hold_ends)]:
+        for until, key in [
+            *takewhile(lambda hold_end: hold_end[0] <= self.now, self.pool.hold_ends)
+        ]:
             job = self.job(key)
             assert job is not None
             if job.state in WAITING and job.hold_until == until:
@@ -445,7 +449,7 @@ class PoolTransaction:
 
     def _live(self, known: Mapping[int, None], new: Iterable[int]) -> Iterator[Lease]:
         """Of these leases those that have not ended; fences grow, so new ones come last."""
-        for fence in (*known, *(one for one in new if one not in known)):
+        for fence in (*known, *(fence for fence in new if fence not in known)):
             lease = self.leases_new.get(fence) or self.pool.leases[fence]
             if lease.is_live:
                 yield lease
@@ -510,11 +514,11 @@ class PoolTransaction:
         """What a user has had."""
         return self.usage_new.get(path) or self.pool.usage.get(path)
 
-    def adopt(self, given: PolicyInForce) -> None:
+    def adopt(self, policy: PolicyInForce) -> None:
         """Put a policy in force; one that is no newer than what is in force is left alone."""
         known = self.policy_new or self.pool.policy
-        if known is None or known.n < given.n:
-            self.policy_new = given
+        if known is None or known.n < policy.n:
+            self.policy_new = policy
 
     def send(self, key: JobKey, message: ToOrg) -> None:
         """Write a message to a job's org."""

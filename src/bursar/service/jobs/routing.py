@@ -85,7 +85,7 @@ class ServedPools(Protocol):
     def explaining(self, pool: PoolId) -> Explaining:
         """Who can say what a pool has."""
 
-    def sent(self, org: OrgId) -> None:
+    def relay_from_org(self, org: OrgId) -> None:
         """An org has something for a pool."""
 
 
@@ -325,7 +325,7 @@ class Moves:
         if not ask_to_leave(self._connection, self._clock, movable.org, movable.job, way):
             return False
         self._router.send(waiting.job, there.to)
-        self._pools.sent(movable.org)
+        self._pools.relay_from_org(movable.org)
         _log.info(
             "moving job %s of org %s to pool %s: %s",
             movable.job,

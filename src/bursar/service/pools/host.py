@@ -68,9 +68,12 @@ class Pools:
         self._connections = Connections(partial(database.connect, PATIENCE))
         self._open = ExitStack()
         self._carried = ExitStack()
-        asked = run_asks_through(ledger)
+        run_asks = run_asks_through(ledger)
         self._relays = RelayWorkers(
-            database.connect, lambda one: Jobs(one, asked, clock), self.keepers, clock
+            database.connect,
+            lambda connection: Jobs(connection, run_asks, clock),
+            self.keepers,
+            clock,
         )
         self.quotas = QuotaWorker(database.connect, self.keepers, clock)
         self._poller = DatabaseWorker(
@@ -112,20 +115,20 @@ class Pools:
 
     def _look(self, connection: Connection) -> None:
         now = self._clock(connection)
-        for found in pools_now(connection):
+        for status in pools_now(connection):
             with self._lock:
-                if found.id not in self._keepers:
-                    self._serve(found.id)
-            self._call(found, now)
+                if status.id not in self._keepers:
+                    self._serve(status.id)
+            self._call(status, now)
         self._connections.tidy()
 
-    def _call(self, found: PoolStatus, now: Instant) -> None:
+    def _call(self, status: PoolStatus, now: Instant) -> None:
         """Let a pool that rests here be led if it needs a leader, or else read what has changed."""
-        if self._leading[found.id].rests:
-            keeper = self._keepers[found.id]
-            if found.leader_due_at <= now:
-                self._leading[found.id].wake()
-            elif found.version != keeper.version:
+        if self._leading[status.id].rests:
+            keeper = self._keepers[status.id]
+            if status.leader_due_at <= now:
+                self._leading[status.id].wake()
+            elif status.version != keeper.version:
                 keeper.catch_up()
 
     @contextmanager
@@ -133,22 +136,22 @@ class Pools:
         yield lambda _: self._look(connection)
 
     def _serve(self, pool: PoolId) -> None:
-        heard = _PoolNotifier(self, pool)
-        kept = PoolReplica(pool, heard, self._clock)
-        keeper = self._open.enter_context(sharing(self._connections, kept))
+        notifier = _PoolNotifier(self, pool)
+        replica = PoolReplica(pool, notifier, self._clock)
+        keeper = self._open.enter_context(sharing(self._connections, replica))
         self._keepers[pool] = keeper
-        heard.leading = self._leading[pool] = PoolLeader(keeper, self._policy, self._who)
-        self._open.enter_context(heard.leading)
+        notifier.leading = self._leading[pool] = PoolLeader(keeper, self._policy, self._who)
+        self._open.enter_context(notifier.leading)
 
     def explaining(self, pool: PoolId) -> PoolLeader:
         """Who can say why jobs of a pool wait."""
         return self._leading[pool]
 
-    def sent(self, org: OrgId) -> None:
+    def relay_from_org(self, org: OrgId) -> None:
         """An org has something for a pool."""
         self._relays.from_org(org)
 
-    def told(self, pool: PoolId) -> None:
+    def relay_from_pool(self, pool: PoolId) -> None:
         """A pool has something for orgs."""
         self._relays.from_pool(pool)
 
@@ -172,20 +175,20 @@ class Pools:
                 if self._waiting.get((pool, node)) is waiting:
                     del self._waiting[pool, node]
 
-    def ordered(self, pool: PoolId, nodes: frozenset[NodeId]) -> None:
+    def wake_waiters(self, pool: PoolId, nodes: frozenset[NodeId]) -> None:
         """There are news for nodes."""
         with self._lock:
-            found = [self._waiting[pool, node] for node in nodes if (pool, node) in self._waiting]
-        for one in found:
-            one.call()
+            waiters = [self._waiting[pool, node] for node in nodes if (pool, node) in self._waiting]
+        for waiter in waiters:
+            waiter.call()
 
     def dismiss_waiters(self) -> None:
         """The process is about to stop: all waiting requests end."""
         with self._lock:
             self._leaving = True
-            found = list(self._waiting.values())
-        for one in found:
-            _dismiss(one)
+            waiters = list(self._waiting.values())
+        for waiter in waiters:
+            _dismiss(waiter)
 
 
 def _dismiss(waiting: NodeWaiter) -> None:
@@ -201,19 +204,19 @@ class _PoolNotifier:
         self._pool = pool
         self.leading: PoolLeader | None = None  # a moment later
 
-    def changed(self) -> None:
+    def on_change(self) -> None:
         """There may be something to decide."""
         if self.leading is not None:
             self.leading.wake()
         self._pools.quotas.wake()
 
-    def told(self) -> None:
+    def on_messages(self) -> None:
         """There are messages for orgs."""
-        self._pools.told(self._pool)
+        self._pools.relay_from_pool(self._pool)
 
-    def ordered(self, nodes: frozenset[NodeId]) -> None:
+    def on_orders(self, nodes: frozenset[NodeId]) -> None:
         """Nodes are to be told something new."""
-        self._pools.ordered(self._pool, nodes)
+        self._pools.wake_waiters(self._pool, nodes)
 
 
 @contextmanager

@@ -94,7 +94,7 @@ class PoolLeader:
         trace: TracebackType | None,
     ) -> None:
         self._worker.stop()
-        self._answer_nobody(_led_no_more(self._keeper.id))  # asked between two sessions
+        self._fail_questions(_led_no_more(self._keeper.id))  # asked between two sessions
 
     def leave(self) -> None:
         """Lead no more; returns at once."""
@@ -133,7 +133,7 @@ class PoolLeader:
         self._questions.append(_Question(question, answer))
         self.wake()
         if self._worker.is_stopping:  # the thread may have ended before it saw the question
-            self._answer_nobody(_led_no_more(self._keeper.id))
+            self._fail_questions(_led_no_more(self._keeper.id))
         return answer
 
     @contextmanager
@@ -146,11 +146,11 @@ class PoolLeader:
             self._keeper.unfollow()
             self._leads_at = 0.0
             if not self._worker.is_stopping:
-                self._answer_nobody(error)
+                self._fail_questions(error)
             raise
         finally:
             if self._worker.is_stopping:
-                self._answer_nobody(_led_no_more(self._keeper.id))
+                self._fail_questions(_led_no_more(self._keeper.id))
 
     def _take_turn(self, turn: Turn) -> float:
         if turn.is_poll:
@@ -158,20 +158,20 @@ class PoolLeader:
         pause_s = self._turn()
         return REST if pause_s is None else pause_s
 
-    def _answer_nobody(self, error: Exception) -> None:
+    def _fail_questions(self, error: Exception) -> None:
         """Tell all who have asked that there is no answer."""
-        for asked in self._asked():
-            asked.answer.set_exception(error)
+        for question in self._take_questions():
+            question.answer.set_exception(error)
 
-    def _asked(self) -> Iterator[_Question]:
+    def _take_questions(self) -> Iterator[_Question]:
         """What was asked and is still wanted to be known; the taker has to answer."""
         while True:
             try:
-                asked = self._questions.popleft()  # others may take one at the same time
+                question = self._questions.popleft()  # others may take one at the same time
             except IndexError:
                 return
-            if asked.answer.set_running_or_notify_cancel():
-                yield asked
+            if question.answer.set_running_or_notify_cancel():
+                yield question
 
     def _led(self) -> tuple[int | None, Instant]:
         """The epoch, or None while another process leads; and the time.
@@ -211,12 +211,12 @@ class PoolLeader:
 
     def _explain(self, now: Instant) -> None:
         """Answer what was asked meanwhile."""
-        for asked in self._asked():
+        for question in self._take_questions():
             try:
                 cluster = self._followed(now).cluster
-                asked.answer.set_result(asked.question(cluster, cluster.now))
+                question.answer.set_result(question.question(cluster, cluster.now))
             except Exception as error:
-                asked.answer.set_exception(error)
+                question.answer.set_exception(error)
 
     def _expire(self) -> None:
         if time.monotonic() >= self._expires_at:
@@ -242,13 +242,13 @@ class PoolLeader:
 
     def _write(self, follower: ClusterMirror, epoch: int, decisions: tuple[Decision, ...]) -> bool:
         """Write what was decided, and note it; False if the memory was wrong."""
-        told = follower.recorder
-        waited = told.size >= NOTES_MOST or time.monotonic() >= self._notes_at
-        if not decisions and not (told.size and waited):
+        recorder = follower.recorder
+        waited = recorder.size >= NOTES_MOST or time.monotonic() >= self._notes_at
+        if not decisions and not (recorder.size and waited):
             return True
         self._notes_at = time.monotonic() + NOTES_S
         failpoint("leader.planned")
-        written = self._keeper.write(epoch, decisions, AuditRecord(told.take(), self._noted))
+        written = self._keeper.write(epoch, decisions, AuditRecord(recorder.take(), self._noted))
         failpoint("leader.written")
         self._noted = written.audit_events
         follower.add_leases(written.placed)

@@ -15,8 +15,8 @@ def over_for_ms(
 ) -> list[tuple[str, str, int]]:
     """Which of some jobs are over, of those that a node has had, and for how long."""
     now = money_time(connection)
-    found = over_jobs(connection, pool, node, jobs)
-    return [(org, job, max(now - at, 0) // MILLISECOND) for org, job, at in found]
+    finished = over_jobs(connection, pool, node, jobs)
+    return [(org, job, max(now - at, 0) // MILLISECOND) for org, job, at in finished]
 
 
 def keep_progress_now(

@@ -12,7 +12,7 @@ rows of `pool_changes` say which to read again. Finished jobs and leases are rea
                              the leader ─▶ lead, write
     node ── Report ─────────────────────▶ report, answer ──▶ Orders
                             now and then ─▶ expire
-    org ◀── Started, RanSoFar, Ended, Dropped ──    told to `PoolListener`
+    org ◀── Started, RanSoFar, Ended, Dropped ──    through `PoolListener`
 """
 
 import logging
@@ -66,26 +66,26 @@ _log = logging.getLogger(__name__)
 class PoolListener(Protocol):
     """Notified at once of what a transaction has changed; its methods must return quickly."""
 
-    def changed(self) -> None:
+    def on_change(self) -> None:
         """Jobs or nodes have changed: there may be something to decide."""
 
-    def told(self) -> None:
+    def on_messages(self) -> None:
         """There are messages for orgs."""
 
-    def ordered(self, nodes: frozenset[NodeId]) -> None:
+    def on_orders(self, nodes: frozenset[NodeId]) -> None:
         """These nodes are to be told something new."""
 
 
 class NullListener:
     """A listener that ignores every notification."""
 
-    def changed(self) -> None:
+    def on_change(self) -> None:
         """Ignore it."""
 
-    def told(self) -> None:
+    def on_messages(self) -> None:
         """Ignore it."""
 
-    def ordered(self, nodes: frozenset[NodeId]) -> None:
+    def on_orders(self, nodes: frozenset[NodeId]) -> None:
         """Ignore it."""
 
 
@@ -102,12 +102,14 @@ class PoolCall(NamedTuple):
 class PoolHandle:
     """A pool, to be asked by any number of threads."""
 
-    def __init__(self, kept: "PoolReplica", asked: Callable[[ResultSink, PoolCall], None]) -> None:
-        self.id = kept.id
-        self._kept = kept
-        self._tell = asked
+    def __init__(
+        self, replica: "PoolReplica", submit: Callable[[ResultSink, PoolCall], None]
+    ) -> None:
+        self.id = replica.id
+        self._replica = replica
+        self._submit = submit
 
-    def _asked(
+    def _request(
         self,
         do: Callable[[PoolTransaction], T],
         jobs: Iterable[JobKey] = (),
@@ -115,7 +117,7 @@ class PoolHandle:
         attempts: Iterable[Attempt] = (),
     ) -> "Future[T]":
         answer: Future[T] = Future()
-        self._tell(answer, PoolCall(do, tuple(jobs), tuple(leases), tuple(attempts)))
+        self._submit(answer, PoolCall(do, tuple(jobs), tuple(leases), tuple(attempts)))
         return answer
 
     # Messages
@@ -124,34 +126,39 @@ class PoolHandle:
         """Handle messages of orgs, each once and in order; those that need not come again."""
 
         def do(work: PoolTransaction) -> list[Letter]:
-            return [one for told in by_job(letters).values() for one in told if _take(work, one)]
+            return [
+                letter
+                for letters_of_job in by_job(letters).values()
+                for letter in letters_of_job
+                if _take(work, letter)
+            ]
 
-        jobs = {(one.org, one.job) for one in letters}
-        return self._asked(do, jobs, attempts=_corrected(letters)).result()
+        jobs = {(letter.org, letter.job) for letter in letters}
+        return self._request(do, jobs, attempts=_corrected_attempts(letters)).result()
 
     def acknowledge(self, letters: Sequence[Letter]) -> None:
         """Remember that orgs have these messages of ours."""
 
         def do(work: PoolTransaction) -> None:
-            for one in letters:
-                work.acknowledge((one.org, one.job), one.n)
+            for letter in letters:
+                work.acknowledge((letter.org, letter.job), letter.n)
 
-        self._asked(do).result()
+        self._request(do).result()
 
     # Nodes
 
     def register(self, node: Node) -> Denied | None:
         """Put a machine into the pool, or describe it anew."""
-        return self._asked(lambda work: rules.register_node(work, node)).result()
+        return self._request(lambda work: rules.register_node(work, node)).result()
 
-    def report(self, told: NodeReport) -> "Future[LeaseOrders | None]":
+    def report(self, report: NodeReport) -> "Future[LeaseOrders | None]":
         """Take a node's report; its answer is all leases that it has. None if it is no news."""
-        fences = (one.fence for one in told.readings)
-        return self._asked(lambda work: reports.receive_report(work, told), leases=fences)
+        fences = (reading.fence for reading in report.readings)
+        return self._request(lambda work: reports.receive_report(work, report), leases=fences)
 
-    def answer(self, told: NodeReport) -> "Future[LeaseOrders]":
+    def answer(self, report: NodeReport) -> "Future[LeaseOrders]":
         """Answer a report once more: there is something new."""
-        return self._asked(lambda work: reports.renew_leases(work, told))
+        return self._request(lambda work: reports.renew_leases(work, report))
 
     # The leader
 
@@ -160,31 +167,31 @@ class PoolHandle:
 
         A pool that rests is led only if the caller wants to lead it anyway.
         """
-        return self._asked(lambda work: (rules.lead(work, who, anyway=anyway), work.now)).result()
+        return self._request(lambda work: (rules.lead(work, who, anyway=anyway), work.now)).result()
 
     def write(
-        self, epoch: int, decisions: Sequence[Decision], noted: AuditRecord | None = None
+        self, epoch: int, decisions: Sequence[Decision], audit: AuditRecord | None = None
     ) -> PlanOutcome:
         """Carry out what the leader has decided, as far as nothing stands against it by now, and
         note how it came to that."""
-        return self._asked(lambda work: carry_out_audited(work, epoch, decisions, noted)).result()
+        return self._request(lambda work: carry_out_audited(work, epoch, decisions, audit)).result()
 
     def rest(self, epoch: int, until: Instant) -> bool:
         """Lead no more until then, unless something waits or runs; whether that is so."""
-        return self._asked(lambda work: let_rest(work, epoch, until)).result()
+        return self._request(lambda work: let_rest(work, epoch, until)).result()
 
     def expire(self) -> int:
         """End leases without a report in time and waiting jobs without credits; how many."""
-        return self._asked(rules.expire).result()
+        return self._request(rules.expire).result()
 
     @property
     def version(self) -> int:
         """How many changes of the pool are known here."""
-        return self._kept.version
+        return self._replica.version
 
     def catch_up(self) -> None:
         """Let memory be what the database has, soon."""
-        self._asked(lambda work: None)
+        self._request(lambda work: None)
 
     def change(
         self,
@@ -193,31 +200,31 @@ class PoolHandle:
     ) -> T:
         """Change the pool by a rule, and `also` write rows that follow, in the same transaction."""
         answer: Future[T] = Future()
-        self._tell(answer, PoolCall(do, also=also))
+        self._submit(answer, PoolCall(do, also=also))
         return answer.result()
 
     def follow(self, policy: PoolPolicy, now: Instant) -> tuple[ClusterMirror, bool]:
         """A cluster that has caught up with the pool; whether there are news."""
-        return self._kept.follow(policy, now)
+        return self._replica.follow(policy, now)
 
     def unfollow(self) -> None:
         """Throw the cluster away: it has carried out what did not happen, or is no more needed."""
-        self._kept.unfollow()
+        self._replica.unfollow()
 
     def look(self, at: Callable[[Pool], T]) -> T:
         """Look at the pool as this process knows it; what is found must not be kept."""
-        return self._kept.look(at)
+        return self._replica.look(at)
 
     def look_now(self, at: Callable[[Pool, Instant], T]) -> T:
         """Look at the pool and the present time; an idle pool's own time stands still."""
-        return self._kept.look_now(at)
+        return self._replica.look_now(at)
 
 
-def _corrected(letters: Iterable[Letter]) -> Iterator[Attempt]:
+def _corrected_attempts(letters: Iterable[Letter]) -> Iterator[Attempt]:
     """The attempts whose ends are corrected: they are over, and have to be looked up."""
-    for one in letters:
-        if isinstance(one.message, Correct):
-            yield (one.org, one.job), one.message.attempt
+    for letter in letters:
+        if isinstance(letter.message, Correct):
+            yield (letter.org, letter.job), letter.message.attempt
 
 
 def _take(work: PoolTransaction, letter: Letter) -> bool:
@@ -225,7 +232,7 @@ def _take(work: PoolTransaction, letter: Letter) -> bool:
     return rules.receive(work, core.JobMessage(letter.org, letter.job, letter.n, letter.message))
 
 
-def _ordered(work: PoolTransaction) -> frozenset[NodeId]:
+def _nodes_with_orders(work: PoolTransaction) -> frozenset[NodeId]:
     """The nodes that are to be told something new: before the work is kept."""
     known = work.pool.leases
     return frozenset(
@@ -248,7 +255,9 @@ def _is_news(work: PoolTransaction) -> bool:
     return any(
         key not in jobs or (jobs[key].state is not job.state and job.state not in _KNOWN)
         for key, job in work.jobs_new.items()
-    ) or any(core.is_changed(machines.get(name), one) for name, one in work.machines_new.items())
+    ) or any(
+        core.is_changed(machines.get(name), machine) for name, machine in work.machines_new.items()
+    )
 
 
 class PoolReplica:
@@ -257,12 +266,12 @@ class PoolReplica:
     def __init__(
         self,
         pool: PoolId,
-        heard: PoolListener,
+        listener: PoolListener,
         clock: Callable[[Connection], Instant] = money_time,
         running: Callable[[], Instant] = running_time,
     ) -> None:
         self.id = pool
-        self._heard = heard
+        self._listener = listener
         self._clock = clock
         self._running = running
         self._clock_offset = 0  # the clock's time less the running time, at the last transaction
@@ -270,8 +279,8 @@ class PoolReplica:
         self._lock = threading.Lock()  # of the memory: the leader looks at it, too
         self._follower: ClusterMirror | None = None  # of this memory
         self._read_at = 0.0  # when all of it was read
-        self._asked: frozenset[JobKey] = frozenset()  # jobs that the transaction under way is about
-        self._untold: frozenset[NodeId] = frozenset()  # for which others have something new
+        self._jobs_in_use: frozenset[JobKey] = frozenset()  # by the transaction under way
+        self._nodes_to_notify: frozenset[NodeId] = frozenset()  # others wrote orders for them
 
     @property
     def version(self) -> int:
@@ -286,30 +295,30 @@ class PoolReplica:
                 now = self._clock(connection)  # the first answer that is awaited
                 self._clock_offset = now - self._running()
                 row = loader.locked(sent, self.id)
-            self._be_current(connection, row)
-            self._bring(connection, asks)
+            self._refresh(connection, row)
+            self._load_finished(connection, asks)
             memory = self._memory
             work = PoolTransaction(memory.pool, now)
-            answers = [one.do(work) for one in asks]
+            answers = [call.do(work) for call in asks]
             failpoint("pool.before_write")
             with self._as_known():
                 with connection.pipeline():
                     saved = writer.save(connection, self.id, memory, work)
-                    for one, told in zip(asks, answers, strict=True):
-                        if one.also is not None:
-                            one.also(connection, told)
+                    for call, answer in zip(asks, answers, strict=True):
+                        if call.also is not None:
+                            call.also(connection, answer)
                 saved.saving.check()
             failpoint("pool.before_commit")
         failpoint("pool.after_commit")
-        nodes, news = _ordered(work) | self._untold, _is_news(work)
+        nodes, news = _nodes_with_orders(work) | self._nodes_to_notify, _is_news(work)
         with self._lock:
-            writer.kept(memory, work, saved)
+            writer.apply_saved(memory, work, saved)
             self._tidy()
-        self._untold = frozenset()
-        self._let_know(work, nodes, news=news)
+        self._nodes_to_notify = frozenset()
+        self._notify(work, nodes, news=news)
         return answers
 
-    def _be_current(self, connection: Connection, row: PoolRow) -> None:
+    def _refresh(self, connection: Connection, row: PoolRow) -> None:
         """Let memory be what the database has."""
         memory = self._memory
         if memory.version != row.version:
@@ -320,7 +329,7 @@ class PoolReplica:
                 memory = loader.load_all(connection, self.id, row.version)
                 nodes = frozenset(memory.pool.machines)
                 self._read_at = time.monotonic()
-            self._untold |= nodes
+            self._nodes_to_notify |= nodes
         with self._lock:
             # A transaction that changes nothing does not write its time into the row.
             now = max(row.now, self._memory.pool.now)
@@ -335,25 +344,25 @@ class PoolReplica:
                 row.digest,
             )
 
-    def _bring(self, connection: Connection, asks: Sequence[PoolCall]) -> None:
+    def _load_finished(self, connection: Connection, asks: Sequence[PoolCall]) -> None:
         """Bring in what is asked about and over; it stays for as long as the transaction lasts."""
         memory, pool = self._memory, self._memory.pool
-        attempts = {attempt for one in asks for attempt in one.attempts}
-        found = loader.fences_of(connection, self.id, sorted(attempts)) if attempts else []
-        fences = (*(fence for one in asks for fence in one.leases), *found)
+        attempts = {attempt for call in asks for attempt in call.attempts}
+        corrected = loader.fences_of(connection, self.id, sorted(attempts)) if attempts else []
+        fences = (*(fence for call in asks for fence in call.leases), *corrected)
         leases = dict.fromkeys(fence for fence in fences if fence not in pool.leases)
         with self._lock:
-            self._asked = frozenset(key for one in asks for key in one.jobs)
-            jobs = tuple(sorted(self._asked - pool.jobs.keys()))
+            self._jobs_in_use = frozenset(key for call in asks for key in call.jobs)
+            jobs = tuple(sorted(self._jobs_in_use - pool.jobs.keys()))
         if jobs:
             loader.load(connection, self.id, memory, Changed(jobs=jobs), self._lock)
         if leases:
             loader.load_leases(connection, self.id, memory, tuple(leases), self._lock)
 
-    def _asked_about(self) -> set[JobKey]:
+    def _unforgettable_jobs(self) -> set[JobKey]:
         """The jobs that the transaction under way may look at although they are over."""
         pool = self._memory.pool
-        return {*self._asked, *(pool.leases[fence].key for fence in pool.ended)}
+        return {*self._jobs_in_use, *(pool.leases[fence].key for fence in pool.ended)}
 
     @contextmanager
     def _as_known(self) -> Iterator[None]:
@@ -372,20 +381,20 @@ class PoolReplica:
     def _tidy(self) -> None:
         """Forget what is over, once the leader's cluster has it."""
         pool = self._memory.pool
-        self._asked = frozenset()
+        self._jobs_in_use = frozenset()
         pool.outbox.clear()  # the database has them
         pool.forget_ended()
         if self._follower is None:
             pool.forget_finished()
 
-    def _let_know(self, work: PoolTransaction, nodes: frozenset[NodeId], *, news: bool) -> None:
+    def _notify(self, work: PoolTransaction, nodes: frozenset[NodeId], *, news: bool) -> None:
         """Let those know who wait for it."""
         if work.messages_new:
-            self._heard.told()
+            self._listener.on_messages()
         if news:
-            self._heard.changed()
+            self._listener.on_change()
         if nodes:
-            self._heard.ordered(nodes)
+            self._listener.on_orders(nodes)
 
     def forget(self) -> None:
         """Read everything anew."""
@@ -405,7 +414,7 @@ class PoolReplica:
                 news = True
             else:
                 news = follower.follow(pool, pool.changed_jobs, now)
-            pool.forget_finished(self._asked_about())
+            pool.forget_finished(self._unforgettable_jobs())
             return follower, news
 
     def unfollow(self) -> None:
@@ -427,37 +436,37 @@ class PoolReplica:
 
 @contextmanager
 def keeping(
-    connect: Callable[[], Connection], kept: PoolReplica, limits: Limits = LIMITS
+    connect: Callable[[], Connection], replica: PoolReplica, limits: Limits = LIMITS
 ) -> Iterator[PoolHandle]:
     """A pool that is kept by a thread of its own, with a connection of its own."""
-    lane = Lane(connect, kept, limits, name=f"pool-{kept.id}")
+    lane = Lane(connect, replica, limits, name=f"pool-{replica.id}")
     try:
-        yield PoolHandle(kept, lane.tell)
+        yield PoolHandle(replica, lane.tell)
     finally:
         lane.close()
 
 
 @contextmanager
 def sharing(
-    connections: Connections, kept: PoolReplica, limits: Limits = SHARED
+    connections: Connections, replica: PoolReplica, limits: Limits = SHARED
 ) -> Iterator[PoolHandle]:
     """A pool that has a thread and a connection only while something is asked of it."""
-    lane = SharingLane(connections, kept, limits, name=f"pool-{kept.id}")
+    lane = SharingLane(connections, replica, limits, name=f"pool-{replica.id}")
     try:
-        yield PoolHandle(kept, lane.tell)
+        yield PoolHandle(replica, lane.tell)
     finally:
         lane.close()
 
 
-def at_once(connection: Connection, kept: PoolReplica) -> PoolHandle:
+def at_once(connection: Connection, replica: PoolReplica) -> PoolHandle:
     """A pool on one connection, in the caller's thread: for programs with one thread."""
 
     def tell(answer: ResultSink, ask: PoolCall) -> None:
         try:
-            [told] = kept.run(connection, [ask])
+            [result] = replica.run(connection, [ask])
         except Exception as error:
             answer.set_exception(error)
         else:
-            answer.set_result(told)
+            answer.set_result(result)
 
-    return PoolHandle(kept, tell)
+    return PoolHandle(replica, tell)

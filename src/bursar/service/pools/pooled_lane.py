@@ -89,7 +89,7 @@ class Connections:
         until = time.monotonic() - (UNUSED_S if unused_s is None else unused_s)
         with self._door:
             old = [lent for lent, since in self._free if since <= until]
-            self._free = [one for one in self._free if one[1] > until]
+            self._free = [(lent, since) for lent, since in self._free if since > until]
         for lent in old:
             lent.connection.close()
         self._closed(len(old))

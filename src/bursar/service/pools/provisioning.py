@@ -94,10 +94,10 @@ class CommandHook:
 
     def listed(self, pool: PoolId) -> frozenset[str]:
         """The orders whose nodes there are, or will be."""
-        found = self._ask({"action": "list", "pool": pool}).get("orders")
-        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        orders = self._ask({"action": "list", "pool": pool}).get("orders")
+        if not isinstance(orders, list) or not all(isinstance(order, str) for order in orders):
             raise NotDone('its answer has no list of texts named "orders"')
-        return frozenset(found)
+        return frozenset(orders)
 
     def close(self) -> None:
         """End what runs: the next leader calls it again."""
@@ -108,14 +108,14 @@ class CommandHook:
             _kill(process)
 
     def _ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        with TemporaryFile() as asked, TemporaryFile() as said, TemporaryFile() as errors:
-            asked.write(f"{json.dumps(question)}\n".encode())
-            asked.seek(0)
-            status = self._ended(self._started(asked, said, errors))
+        with TemporaryFile() as stdin, TemporaryFile() as stdout, TemporaryFile() as stderr:
+            stdin.write(f"{json.dumps(question)}\n".encode())
+            stdin.seek(0)
+            status = self._ended(self._started(stdin, stdout, stderr))
             if status != 0:
-                raise NotDone(f"it ended with {status}: {_short(_last(errors))}")
-            said.seek(0)
-            return _object(said.read(ANSWER_MAX).decode(errors="replace"))
+                raise NotDone(f"it ended with {status}: {_short(_last(stderr))}")
+            stdout.seek(0)
+            return _object(stdout.read(ANSWER_MAX).decode(errors="replace"))
 
     def _ended(self, process: "subprocess.Popen[bytes]") -> int:
         """How the program has ended; it is ended if it takes too long."""
@@ -130,19 +130,21 @@ class CommandHook:
                 self._running.discard(process)
 
     def _started(
-        self, asked: IO[bytes], said: IO[bytes], errors: IO[bytes]
+        self, stdin: IO[bytes], stdout: IO[bytes], stderr: IO[bytes]
     ) -> "subprocess.Popen[bytes]":
         """The program, in a group of its own, so that all of it can be ended."""
-        environment = {name: one for name, one in os.environ.items() if name not in _NOT_PASSED}
+        environment = {
+            name: setting for name, setting in os.environ.items() if name not in _NOT_PASSED
+        }
         with self._lock:
             if self._closed:
                 raise NotDone("the service stops")
             try:
                 process = subprocess.Popen(
                     self._command,
-                    stdin=asked,
-                    stdout=said,
-                    stderr=errors,
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=stderr,
                     env=environment,
                     start_new_session=True,
                 )
@@ -180,14 +182,14 @@ def _node(order: NodeOrder) -> dict[str, Any]:
     }
 
 
-def _object(said: str) -> dict[str, Any]:
+def _object(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(said)
+        answer = json.loads(text)
     except ValueError:
-        raise NotDone(f"its answer is no JSON: {_short(said)!r}") from None
-    if not isinstance(found, dict):
-        raise NotDone(f"its answer is no object: {_short(said)!r}")
-    return found
+        raise NotDone(f"its answer is no JSON: {_short(text)!r}") from None
+    if not isinstance(answer, dict):
+        raise NotDone(f"its answer is no object: {_short(text)!r}")
+    return answer
 
 
 def _meant(

@@ -56,7 +56,7 @@ _log = logging.getLogger(__name__)
 class _Plan(NamedTuple):
     """The parts of an org's quotas, and which of them are others than they were."""
 
-    kept: dict[tuple[str, PoolId], StoredSlice]
+    slices: dict[tuple[str, PoolId], StoredSlice]
     changed: list[StoredSlice]
 
 
@@ -77,14 +77,14 @@ class QuotaDistributor:
     def policies(self, pools: Iterable[PoolId] | None = None) -> None:
         """Let these pools, or all, know the policies that operators have set."""
         names = [name for name in (pools or list(self._pools)) if name in self._pools]
-        kept = settings_of(self._connection, KIND, [(DEPLOYMENT, name) for name in names])
-        for (_, name), one in sorted(kept.items()):
+        settings = settings_of(self._connection, KIND, [(DEPLOYMENT, name) for name in names])
+        for (_, name), setting in sorted(settings.items()):
             known = self._pools[name].look(lambda pool: pool.policy)
-            if known is None or known.n < one.number:
-                found = _read(name, one.body)
-                if found is not None:
-                    given = PolicyInForce(n=one.number, policy=found)
-                    self._tell(name, partial(_adopt, given=given))
+            if known is None or known.n < setting.number:
+                policy = _read(name, setting.body)
+                if policy is not None:
+                    in_force = PolicyInForce(n=setting.number, policy=policy)
+                    self._tell(name, partial(_adopt, policy=in_force))
 
     def _tell(self, name: PoolId, do: Callable[[PoolTransaction], None]) -> None:
         """Tell a pool something; a pool that cannot be reached does not delay the others."""
@@ -99,8 +99,8 @@ class QuotaDistributor:
         keepers = list(self._pools.values())
         return {
             org
-            for one in keepers
-            for org in one.look(lambda pool: pool.quota_usage.orgs_to_divide())
+            for handle in keepers
+            for org in handle.look(lambda pool: pool.quota_usage.orgs_to_divide())
         }
 
     def undivided(self) -> set[OrgId]:
@@ -124,24 +124,24 @@ class QuotaDistributor:
                 name: keeper.look(lambda pool: pool.quota_usage.report_of(org))
                 for name, keeper in list(self._pools.items())
             }
-            untold = self._untold(self._divided(org, seen), seen)
+            untold = self._undelivered(self._divided(org, seen), seen)
             if not untold:
                 return
             for name, slices in sorted(untold.items()):
                 self._tell(name, partial(_allot, slices=tuple(slices)))
 
-    def _untold(
-        self, kept: Iterable[StoredSlice], seen: Mapping[PoolId, Mapping[str, SliceReport]]
+    def _undelivered(
+        self, stored: Iterable[StoredSlice], seen: Mapping[PoolId, Mapping[str, SliceReport]]
     ) -> dict[PoolId, list[Slice]]:
         """What pools do not know yet."""
-        found: dict[PoolId, list[Slice]] = defaultdict(list)
-        for one in kept:
-            part, said = one.part, seen.get(one.part.pool)
+        undelivered: dict[PoolId, list[Slice]] = defaultdict(list)
+        for stored_slice in stored:
+            part, said = stored_slice.part, seen.get(stored_slice.part.pool)
             if part.pool in self._away:
                 continue
             if said is not None and said.get(part.slice.quota, SliceReport()).n < part.slice.n:
-                found[part.pool].append(part.slice)
-        return found
+                undelivered[part.pool].append(part.slice)
+        return undelivered
 
     def _divided(
         self, org: OrgId, seen: Mapping[PoolId, Mapping[str, SliceReport]]
@@ -156,7 +156,7 @@ class QuotaDistributor:
                 lock_orgs(self._connection, [org])
                 plan = self._planned(org, seen, now)
                 save_slices(self._connection, plan.changed)
-        return list(plan.kept.values())
+        return list(plan.slices.values())
 
     def _planned(
         self, org: OrgId, seen: Mapping[PoolId, Mapping[str, SliceReport]], now: Instant
@@ -168,14 +168,16 @@ class QuotaDistributor:
             old = [
                 known.get((quota.id, pool), StoredSlice(first_slice(quota, pool))) for pool in pools
             ]
-            said = {name: told[quota.id] for name, told in seen.items() if quota.id in told}
-            new = rebalance(quota, [one.part for one in old], said, now)
+            said = {name: report[quota.id] for name, report in seen.items() if quota.id in report}
+            new = rebalance(quota, [stored_slice.part for stored_slice in old], said, now)
             for before, part in zip(old, new, strict=True):
                 heard = said.get(part.pool, SliceReport()).n
-                kept = StoredSlice(part, max(before.known, min(heard, part.slice.n)), number)
-                plan.kept[quota.id, part.pool] = kept
-                if kept != before:
-                    plan.changed.append(kept)
+                stored_slice = StoredSlice(
+                    part, max(before.known, min(heard, part.slice.n)), number
+                )
+                plan.slices[quota.id, part.pool] = stored_slice
+                if stored_slice != before:
+                    plan.changed.append(stored_slice)
         return plan
 
 
@@ -188,13 +190,13 @@ def _read(pool: PoolId, body: str | None) -> PoolPolicy | None:
         return None
 
 
-def _adopt(work: PoolTransaction, given: PolicyInForce) -> None:
-    work.adopt(given)
+def _adopt(work: PoolTransaction, policy: PolicyInForce) -> None:
+    work.adopt(policy)
 
 
 def _allot(work: PoolTransaction, slices: tuple[Slice, ...]) -> None:
-    for one in slices:
-        work.quotas.put_slice(one)
+    for quota_slice in slices:
+        work.quotas.put_slice(quota_slice)
 
 
 class QuotaWorker:

@@ -48,7 +48,7 @@ class ReplayResult:
     difference: str | None = None  # the first one
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """All of it in a line."""
         if not self.first:
             return self.difference or "there are no events"
@@ -75,17 +75,17 @@ def replay(
     stream = stream_of(connection, pool)
     if stream is None:
         raise PoolUnknown(pool)
-    found = ReplayResult()
+    result = ReplayResult()
     first = window_of(connection, pool, stream.end.n if last_only else start)
     first = first or stream.trimmed + 1
     try:
         before = _before(connection, pool, first, stream.trimmed)
-        last = _replay(_events(connection, pool, first, stream.end.n), before, found)
+        last = _replay(_events(connection, pool, first, stream.end.n), before, result)
         if last != stream.end:
-            raise _Differs(f"the stream ends with {found.last}, its pool says {stream.end.n}")
+            raise _Differs(f"the stream ends with {result.last}, its pool says {stream.end.n}")
     except _Differs as differs:
-        found.difference = str(differs)
-    return found
+        result.difference = str(differs)
+    return result
 
 
 def events_of(connection: Connection, pool: PoolId, after: int, most: int) -> list[StoredEvent]:
@@ -109,17 +109,19 @@ def _before(connection: Connection, pool: PoolId, first: int, trimmed: int) -> E
         return End(0, "")
     if first <= trimmed + 1:
         return None
-    return next((End(one.n, one.digest) for one in events(connection, pool, first - 2, 1)), None)
+    return next(
+        (End(event.n, event.digest) for event in events(connection, pool, first - 2, 1)), None
+    )
 
 
-def _replay(stream: Iterator[StoredEvent], end: End | None, found: ReplayResult) -> End | None:
+def _replay(stream: Iterator[StoredEvent], end: End | None, result: ReplayResult) -> End | None:
     """Decide a stream again that follows on an event; where it ends."""
-    window = _Window(found)
+    window = _Window(result)
     for event in stream:
         if end is not None:
             _check_follows(event, end)
         end = End(event.n, event.digest)
-        found.first, found.last = found.first or event.n, event.n
+        result.first, result.last = result.first or event.n, event.n
         try:
             window.take(event)
         except (ValueError, KeyError, TypeError, InvariantBroken) as error:
@@ -140,8 +142,8 @@ def _check_follows(event: StoredEvent, end: End) -> None:
 class _Window:
     """A snapshot and the steps from there on."""
 
-    def __init__(self, found: ReplayResult) -> None:
-        self._found = found
+    def __init__(self, result: ReplayResult) -> None:
+        self._result = result
         self._parts: list[PoolSnapshot] = []
         self._cluster: Cluster | None = None
         self._ours = False
@@ -158,8 +160,8 @@ class _Window:
         if began.part == 0:
             self._parts, self._cluster = [], None
             self._ours = began.rules == rules_text()
-            self._found.windows += 1
-            self._found.others += not self._ours
+            self._result.windows += 1
+            self._result.others += not self._ours
         if began.part != len(self._parts):
             raise _Differs(f"event {event.n} is part {began.part}, not {len(self._parts)}")
         self._parts.append(began.whole)
@@ -176,5 +178,5 @@ class _Window:
         if again != written:
             raise _Differs(f"event {event.n}: {again} is decided now, {written} was")
         if step.decisions is not None:
-            self._found.rounds += 1
-            self._found.decisions += len(step.decisions)
+            self._result.rounds += 1
+            self._result.decisions += len(step.decisions)

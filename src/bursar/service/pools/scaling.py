@@ -56,7 +56,7 @@ ASKED_AT_ONCE: Final = 4
 _log = logging.getLogger(__name__)
 
 
-class Led(Protocol):
+class LedPools(Protocol):
     """The pools that a process serves."""
 
     @property
@@ -68,7 +68,7 @@ class Led(Protocol):
 
 
 @dataclass(slots=True)
-class _Asked:
+class _PendingCall:
     """A question to the provisioner that was not answered yet, or not well."""
 
     what: OrderState  # of the order, when it was asked
@@ -77,7 +77,7 @@ class _Asked:
     under_way: bool = False
 
 
-class _Told(NamedTuple):
+class _ReceivedReply(NamedTuple):
     """A reply about an order, for the leader of one epoch; other leaders ignore it.
 
     Others may have asked since, and heard otherwise.
@@ -103,7 +103,7 @@ class _Pause(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Seen:
+class _LeaderMemory:
     """What one leader of a pool remembers; all of it may be lost."""
 
     epoch: int
@@ -115,7 +115,7 @@ class _Seen:
     late: set[str] = field(default_factory=set)  # orders that were logged as late
     pauses: dict[str, _Pause] = field(default_factory=dict)  # by offer
 
-    def learn(self, order: NodeOrder, every: int, now: Instant) -> None:
+    def record_order(self, order: NodeOrder, every: int, now: Instant) -> None:
         """Order nothing more for a while where an order has come to nothing, longer each time."""
         before = self.pauses.get(order.offer, _Pause(0, 0))
         if order.state is OrderState.READY:
@@ -125,12 +125,14 @@ class _Seen:
             span = min(every << min(times, 20), PAUSE_MOST)
             self.pauses[order.offer] = _Pause(now + span, times)
 
-    def left(self, offers: Iterable[CapacityOffer], now: Instant) -> tuple[CapacityOffer, ...]:
+    def remaining_offers(
+        self, offers: Iterable[CapacityOffer], now: Instant
+    ) -> tuple[CapacityOffer, ...]:
         """What can be ordered of these now."""
         nothing = _Pause(0, 0)
         return tuple(
-            replace(one, most=0) if now < self.pauses.get(one.node.id, nothing).until else one
-            for one in offers
+            replace(offer, most=0) if now < self.pauses.get(offer.node.id, nothing).until else offer
+            for offer in offers
         )
 
 
@@ -139,7 +141,7 @@ class Scaler:
 
     def __init__(
         self,
-        pools: Led,
+        pools: LedPools,
         connect: Callable[[], Connection],
         provisioner: NodeProvider,
         interval_s: float = POLL_INTERVAL_S,
@@ -147,9 +149,9 @@ class Scaler:
         self._pools = pools
         self._provisioner = provisioner
         self._soon_s = min(POLL_SOON_S, interval_s)
-        self._seen: dict[PoolId, _Seen] = {}
-        self._asked: dict[tuple[PoolId, str], _Asked] = {}
-        self._told: dict[tuple[PoolId, str], _Told] = {}
+        self._memories: dict[PoolId, _LeaderMemory] = {}
+        self._pending: dict[tuple[PoolId, str], _PendingCall] = {}
+        self._replies: dict[tuple[PoolId, str], _ReceivedReply] = {}
         self._listed: dict[PoolId, _Listed] = {}
         self._lock = threading.Lock()  # of the three above
         self._askers = ThreadPoolExecutor(ASKED_AT_ONCE, "provisioner")
@@ -179,7 +181,7 @@ class Scaler:
                 continue
             try:
                 orders = self._look_at(connection, keeper, scale)
-                moving = moving or any(one.state is not OrderState.READY for one in orders)
+                moving = moving or any(order.state is not OrderState.READY for order in orders)
             except Fault as fault:
                 _log.warning("orders of pool %s have to wait: %s", pool, fault)
             except Exception:
@@ -194,59 +196,61 @@ class Scaler:
         if orders:
             leading.want()  # a pool where nothing runs has nodes that are paid for
         if epoch is None:
-            self._seen.pop(keeper.id, None)
+            self._memories.pop(keeper.id, None)
             return []
-        seen = self._seen_of(keeper, epoch)
-        orders = self._carried_on(keeper, seen, scale, orders)
-        orders = self._advised(keeper, leading, seen, scale, orders)
+        seen = self._memory_of(keeper, epoch)
+        orders = self._advance(keeper, seen, scale, orders)
+        orders = self._follow_advice(keeper, leading, seen, scale, orders)
         self._compare(connection, keeper, seen, orders)
-        self._ask_for(keeper, seen, orders)
+        self._call_for_orders(keeper, seen, orders)
         return orders
 
-    def _seen_of(self, keeper: PoolHandle, epoch: int) -> _Seen:
-        seen = self._seen.get(keeper.id)
+    def _memory_of(self, keeper: PoolHandle, epoch: int) -> _LeaderMemory:
+        seen = self._memories.get(keeper.id)
         if seen is None or seen.epoch != epoch:
             now = keeper.look(lambda pool: pool.now)
-            seen = self._seen[keeper.id] = _Seen(epoch, since=now)
+            seen = self._memories[keeper.id] = _LeaderMemory(epoch, since=now)
         return seen
 
     # What was written down
 
-    def _carried_on(
-        self, keeper: PoolHandle, seen: _Seen, scale: Scale, orders: list[NodeOrder]
+    def _advance(
+        self, keeper: PoolHandle, seen: _LeaderMemory, scale: Scale, orders: list[NodeOrder]
     ) -> list[NodeOrder]:
         """Orders as far as they have got by what was said, and by what the pool knows."""
         if not orders:
             return orders
-        heard = self._heard(keeper.id, seen.epoch)
-        said = {id: one.said for id, one in heard.items() if one.said is not None}
-        told = [
-            replace(one, last_error=heard[one.id].reason) if one.id in heard else one
-            for one in orders
+        heard = self._take_replies(keeper.id, seen.epoch)
+        said = {id: answer.said for id, answer in heard.items() if answer.said is not None}
+        informed = [
+            replace(order, last_error=heard[order.id].reason) if order.id in heard else order
+            for order in orders
         ]
 
         def do(work: PoolTransaction) -> tuple[NodeOrder, ...] | Denied:
-            return rules.advance_orders(work, seen.epoch, seen.since, told, said)
+            return rules.advance_orders(work, seen.epoch, seen.since, informed, said)
 
-        changed = _allowed(keeper.change(do, _writing(keeper.id, told, orders)))
+        changed = _allowed(keeper.change(do, _writing(keeper.id, informed, orders)))
         now = keeper.look(lambda pool: pool.now)
-        for one in changed:
-            _log.info("node %s of pool %s is %s", one.node.id, keeper.id, one.state)
-            seen.learn(one, scale.every, now)
-        known = {one.id: one for one in (*told, *changed)}
-        self._tell_of_late(keeper, seen, known.values())
-        return [one for one in known.values() if one.state is not OrderState.GONE]
+        for order in changed:
+            _log.info("node %s of pool %s is %s", order.node.id, keeper.id, order.state)
+            seen.record_order(order, scale.every, now)
+        known = {order.id: order for order in (*informed, *changed)}
+        self._log_late(keeper, seen, known.values())
+        return [order for order in known.values() if order.state is not OrderState.GONE]
 
-    def _heard(self, pool: PoolId, epoch: int) -> dict[str, ProviderAnswer]:
+    def _take_replies(self, pool: PoolId, epoch: int) -> dict[str, ProviderAnswer]:
         """What was said of orders since the last look for the leader of an epoch."""
         with self._lock:
-            keys = [key for key in self._told if key[0] == pool]
-            told = {key[1]: self._told.pop(key) for key in keys}
-        return {id: one.answer for id, one in told.items() if one.epoch == epoch}
+            keys = [key for key in self._replies if key[0] == pool]
+            replies = {key[1]: self._replies.pop(key) for key in keys}
+        return {id: reply.answer for id, reply in replies.items() if reply.epoch == epoch}
 
-    def _tell_of_late(self, keeper: PoolHandle, seen: _Seen, orders: Iterable[NodeOrder]) -> None:
+    def _log_late(
+        self, keeper: PoolHandle, seen: _LeaderMemory, orders: Iterable[NodeOrder]
+    ) -> None:
         now = keeper.look(lambda pool: pool.now)
-        late = {one.id: one for one in orders if one.is_late(now)}
+        late = {order.id: order for order in orders if order.is_late(now)}
         for id in sorted(late.keys() - seen.late):
             span = (now - late[id].ready_by) // SECOND
             _log.warning("node %s of pool %s is %s s late", late[id].node.id, keeper.id, span)
@@ -254,11 +258,11 @@ class Scaler:
 
     # Advice
 
-    def _advised(
+    def _follow_advice(
         self,
         keeper: PoolHandle,
         leading: PoolLeader,
-        seen: _Seen,
+        seen: _LeaderMemory,
         scale: Scale,
         orders: list[NodeOrder],
     ) -> list[NodeOrder]:
@@ -267,20 +271,20 @@ class Scaler:
         if now < seen.advised_at + scale.every or idle:
             return orders
         seen.advised_at = now
-        owned = {one.node.id: one.price for one in orders if one.state is OrderState.READY}
+        owned = {order.node.id: order.price for order in orders if order.state is OrderState.READY}
 
         def question(cluster: Cluster, at: Instant) -> ScalingAdvice:
-            offers = seen.left(scale.remaining_offers(orders), now)
+            offers = seen.remaining_offers(scale.remaining_offers(orders), now)
             return advise_scaling(cluster, at, offers, seen.quiet, scale.scaling, owned)
 
         advice = leading.ask(question).result(ADVICE_S)
         seen.quiet = advice.quiet
         new = [] if advice.order is None else list(_new_orders(advice.order, scale, now))
-        drains = [one.node for one in advice.drains]
-        return self._ordered(keeper, seen, self._drained(keeper, seen, orders, drains), new)
+        drains = [drain.node for drain in advice.drains]
+        return self._order(keeper, seen, self._drain(keeper, seen, orders, drains), new)
 
-    def _drained(
-        self, keeper: PoolHandle, seen: _Seen, orders: list[NodeOrder], nodes: list[NodeId]
+    def _drain(
+        self, keeper: PoolHandle, seen: _LeaderMemory, orders: list[NodeOrder], nodes: list[NodeId]
     ) -> list[NodeOrder]:
         if not nodes:
             return orders
@@ -288,13 +292,15 @@ class Scaler:
         def do(work: PoolTransaction) -> tuple[NodeOrder, ...] | Denied:
             return rules.drain_nodes(work, seen.epoch, orders, nodes)
 
-        changed = {one.id: one for one in _allowed(keeper.change(do, _writing(keeper.id, (), ())))}
-        for one in changed.values():
-            _log.info("node %s of pool %s is drained", one.node.id, keeper.id)
-        return [changed.get(one.id, one) for one in orders]
+        changed = {
+            order.id: order for order in _allowed(keeper.change(do, _writing(keeper.id, (), ())))
+        }
+        for order in changed.values():
+            _log.info("node %s of pool %s is drained", order.node.id, keeper.id)
+        return [changed.get(order.id, order) for order in orders]
 
-    def _ordered(
-        self, keeper: PoolHandle, seen: _Seen, orders: list[NodeOrder], new: list[NodeOrder]
+    def _order(
+        self, keeper: PoolHandle, seen: _LeaderMemory, orders: list[NodeOrder], new: list[NodeOrder]
     ) -> list[NodeOrder]:
         if not new:
             return orders
@@ -305,100 +311,106 @@ class Scaler:
         failpoint("scaling.planned")
         _allowed(keeper.change(do, _writing(keeper.id, (), ())))
         failpoint("scaling.order_written")
-        for one in new:
-            _log.info("node %s of pool %s is ordered", one.node.id, keeper.id)
+        for order in new:
+            _log.info("node %s of pool %s is ordered", order.node.id, keeper.id)
         return [*orders, *new]
 
     # Questions
 
     def _compare(
-        self, connection: Connection, keeper: PoolHandle, seen: _Seen, orders: list[NodeOrder]
+        self,
+        connection: Connection,
+        keeper: PoolHandle,
+        seen: _LeaderMemory,
+        orders: list[NodeOrder],
     ) -> None:
         """Compare what was ordered with what there is: neither may have anything beside."""
         if time.monotonic() >= seen.lists_at:
             seen.lists_at = time.monotonic() + LISTS_S
-            said_yes = {one.id for one in orders if one.state is not OrderState.REQUESTED}
+            said_yes = {order.id for order in orders if order.state is not OrderState.REQUESTED}
             self._askers.submit(self._list, keeper.id, seen.epoch, said_yes)
         with self._lock:
-            found = self._listed.pop(keeper.id, None)
-        if found is None or found.epoch != seen.epoch:
+            listing = self._listed.pop(keeper.id, None)
+        if listing is None or listing.epoch != seen.epoch:
             return
-        listed, seen.missing = found.listed, set(found.missing)
-        ours = {one.id for one in orders}
+        listed, seen.missing = listing.listed, set(listing.missing)
+        ours = {order.id for order in orders}
         known = store.orders_by_id(connection, keeper.id, sorted(listed - ours))
-        if unknown := sorted(listed - ours - {one.id for one in known}):
+        if unknown := sorted(listed - ours - {order.id for order in known}):
             _log.error("pool %s has never ordered what it is said to have: %s", keeper.id, unknown)
         long_ago = keeper.look(lambda pool: pool.now) - GONE_BY
-        for one in known:
-            if one.gone_at is not None and one.gone_at < long_ago:
-                _log.error("node %s was given back and is there: removed again", one.node.id)
-                self._ask(keeper, seen, one)
+        for order in known:
+            if order.gone_at is not None and order.gone_at < long_ago:
+                _log.error("node %s was given back and is there: removed again", order.node.id)
+                self._submit_call(keeper, seen, order)
 
     def _list(self, pool: PoolId, epoch: int, expected: set[str]) -> None:
         """On a thread of its own: ask what there is, and remember it until the next look."""
         try:
-            found = self._provisioner.listed(pool)
+            listed = self._provisioner.listed(pool)
         except Exception as error:  # of any kind: it is asked again
             _log.warning("the provider cannot list the nodes of pool %s: %s", pool, error)
             return
         with self._lock:
-            self._listed[pool] = _Listed(epoch, found, expected - found)
+            self._listed[pool] = _Listed(epoch, listed, expected - listed)
 
-    def _ask_for(self, keeper: PoolHandle, seen: _Seen, orders: list[NodeOrder]) -> None:
+    def _call_for_orders(
+        self, keeper: PoolHandle, seen: _LeaderMemory, orders: list[NodeOrder]
+    ) -> None:
         """Ask for whatever an order waits for, unless it was just asked."""
         vanished = keeper.look(lambda pool: set(_vanished(pool, orders)))
-        for one in orders:
-            lost = one.id in seen.missing and (one.is_awaited or one.id in vanished)
-            if lost or one.state in (OrderState.REQUESTED, OrderState.REMOVING):
-                seen.missing.discard(one.id)
-                self._ask(keeper, seen, one)
+        for order in orders:
+            lost = order.id in seen.missing and (order.is_awaited or order.id in vanished)
+            if lost or order.state in (OrderState.REQUESTED, OrderState.REMOVING):
+                seen.missing.discard(order.id)
+                self._submit_call(keeper, seen, order)
 
-    def _ask(self, keeper: PoolHandle, seen: _Seen, one: NodeOrder) -> None:
+    def _submit_call(self, keeper: PoolHandle, seen: _LeaderMemory, order: NodeOrder) -> None:
         """Have a node provided, or taken back; one question about an order at a time."""
-        key = keeper.id, one.id
+        key = keeper.id, order.id
         with self._lock:
-            asked = self._asked.get(key)
-            if asked is None or (asked.what is not one.state and not asked.under_way):
-                asked = self._asked[key] = _Asked(one.state)
-            told = self._told.get(key)
-            unheard = told is not None and told.answer.said is not None  # by the next look
-            if asked.under_way or unheard or time.monotonic() < asked.again_at:
+            pending = self._pending.get(key)
+            if pending is None or (pending.what is not order.state and not pending.under_way):
+                pending = self._pending[key] = _PendingCall(order.state)
+            reply = self._replies.get(key)
+            unheard = reply is not None and reply.answer.said is not None  # by the next look
+            if pending.under_way or unheard or time.monotonic() < pending.again_at:
                 return
-            asked.under_way = True
-        self._askers.submit(self._answer, key, seen.epoch, one)
+            pending.under_way = True
+        self._askers.submit(self._call_provider, key, seen.epoch, order)
 
-    def _answer(self, key: tuple[PoolId, str], epoch: int, one: NodeOrder) -> None:
+    def _call_provider(self, key: tuple[PoolId, str], epoch: int, order: NodeOrder) -> None:
         """On a thread of its own: ask, and remember what was said until the next look."""
-        leaves = one.state in (OrderState.REMOVING, OrderState.GONE)
+        leaves = order.state in (OrderState.REMOVING, OrderState.GONE)
         question = self._provisioner.remove if leaves else self._provisioner.order
         try:
-            answer = question(key[0], one)
+            answer = question(key[0], order)
         except NotDone as error:
             answer = ProviderAnswer(None, str(error))
         except Exception as error:  # a bug in there must not leave an order unanswered for ever
-            _log.exception("a question about node %s broke", one.node.id)
+            _log.exception("a question about node %s broke", order.node.id)
             answer = ProviderAnswer(None, str(error))
         failpoint("scaling.provider_answered")
         if answer.reason:
-            _log.warning("node %s of pool %s: %s", one.node.id, key[0], answer.reason)
+            _log.warning("node %s of pool %s: %s", order.node.id, key[0], answer.reason)
         with self._lock:
             if answer.said is None:
-                self._asked[key] = _later(self._asked[key])
+                self._pending[key] = _with_retry(self._pending[key])
             else:
-                del self._asked[key]
-            if one.state is not OrderState.GONE:  # which is final
-                self._told[key] = _Told(epoch, answer)
+                del self._pending[key]
+            if order.state is not OrderState.GONE:  # which is final
+                self._replies[key] = _ReceivedReply(epoch, answer)
 
 
-def _later(asked: _Asked) -> _Asked:
+def _with_retry(pending: _PendingCall) -> _PendingCall:
     """A question that is asked again, each time after twice as long."""
-    span = min(AGAIN_FIRST_S * 2 ** min(asked.tries, 20), AGAIN_MOST_S)
-    return _Asked(asked.what, asked.tries + 1, time.monotonic() + span)
+    span = min(AGAIN_FIRST_S * 2 ** min(pending.tries, 20), AGAIN_MOST_S)
+    return _PendingCall(pending.what, pending.tries + 1, time.monotonic() + span)
 
 
 @contextmanager
 def scaling_pools(
-    pools: Led,
+    pools: LedPools,
     connect: Callable[[], Connection],
     provisioner: NodeProvider | None,
     interval_s: float = POLL_INTERVAL_S,
@@ -433,20 +445,20 @@ def _new_orders(advised: OrderAdvice, scale: Scale, now: Instant) -> Iterator[No
 
 
 def _vanished(pool: Pool, orders: Iterable[NodeOrder]) -> Iterator[str]:
-    for one in orders:
-        if is_vanished(one, pool.machines.get(one.node.id), pool.now):
-            yield one.id
+    for order in orders:
+        if is_vanished(order, pool.machines.get(order.node.id), pool.now):
+            yield order.id
 
 
 def _writing(
-    pool: PoolId, told: Iterable[NodeOrder], known: Iterable[NodeOrder]
+    pool: PoolId, informed: Iterable[NodeOrder], known: Iterable[NodeOrder]
 ) -> Callable[[Connection, tuple[NodeOrder, ...] | Denied], None]:
-    """Write orders that a rule has changed, and those of which something was told."""
-    other = {new.id: new for new, old in zip(told, known, strict=True) if new != old}
+    """Write orders that a rule has changed, and those with a new error text."""
+    other = {new.id: new for new, old in zip(informed, known, strict=True) if new != old}
 
     def write(connection: Connection, changed: tuple[NodeOrder, ...] | Denied) -> None:
         if not isinstance(changed, Denied):
-            written = {**other, **{one.id: one for one in changed}}
+            written = {**other, **{order.id: order for order in changed}}
             store.write_orders(connection, pool, written.values())
 
     return write

@@ -59,8 +59,8 @@ OLD: Final = """
 """
 STREAM: Final = "select audit_events, digest, trimmed from pools where pool_id = %s"
 
-_INPUTS: Final[Mapping[str, type[Any]]] = {one.__name__: one for one in get_args(Input)}
-_DECISIONS: Final[Mapping[str, type[Any]]] = {one.__name__: one for one in get_args(Decision)}
+_INPUTS: Final[Mapping[str, type[Any]]] = {kind.__name__: kind for kind in get_args(Input)}
+_DECISIONS: Final[Mapping[str, type[Any]]] = {kind.__name__: kind for kind in get_args(Decision)}
 
 
 class StoredEvent(NamedTuple):
@@ -118,18 +118,18 @@ class _Round:
 @cache
 def rules_text() -> str:
     """Which rules these are: others, and another digest, if any line of the core is another."""
-    found = sha256()
+    digest = sha256()
     for name, text in sorted(_sources(files(bursar.core), "")):
-        found.update(f"{name}\n{text}\n".encode())
-    return found.hexdigest()[:16]
+        digest.update(f"{name}\n{text}\n".encode())
+    return digest.hexdigest()[:16]
 
 
 def _sources(folder: Traversable, above: str) -> Iterator[tuple[str, str]]:
-    for one in folder.iterdir():
-        if one.is_dir():
-            yield from _sources(one, f"{above}{one.name}/")
-        elif one.name.endswith(".py"):
-            yield above + one.name, one.read_text()
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _sources(entry, f"{above}{entry.name}/")
+        elif entry.name.endswith(".py"):
+            yield above + entry.name, entry.read_text()
 
 
 # Writing
@@ -163,7 +163,7 @@ def digest_of(before: str, n: int, at: Instant, epoch: int, kind: str, body: str
 def _body(note: AuditEvent) -> str:
     said = note.record
     if isinstance(said, RecordedStep):
-        inputs = [_named(one) for one in said.inputs]
+        inputs = [_named(entry) for entry in said.inputs]
         return text_of(
             {"inputs": inputs, "decisions": _listed(said.decisions), "denied": note.denied}
         )
@@ -178,12 +178,12 @@ def _body(note: AuditEvent) -> str:
     return text_of(began)
 
 
-def _named(one: Input | Decision) -> tuple[str, Input | Decision]:
-    return type(one).__name__, one
+def _named(entry: Input | Decision) -> tuple[str, Input | Decision]:
+    return type(entry).__name__, entry
 
 
 def _listed(decisions: tuple[Decision, ...] | None) -> list[Any] | None:
-    return None if decisions is None else [_named(one) for one in decisions]
+    return None if decisions is None else [_named(decision) for decision in decisions]
 
 
 def decisions_text(decisions: tuple[Decision, ...] | None) -> str:
@@ -228,11 +228,11 @@ def began_of(event: StoredEvent) -> Began:
 
 def step_of(event: StoredEvent) -> tuple[RecordedStep, str]:
     """A step, and its decisions as they are written."""
-    found = value_of(_Round, event.body)
-    inputs = tuple(_unnamed(_INPUTS, one) for one in found.inputs)
-    text = str(found.decisions, "utf8")
+    step = value_of(_Round, event.body)
+    inputs = tuple(_unnamed(_INPUTS, entry) for entry in step.inputs)
+    text = str(step.decisions, "utf8")
     written = value_of(list[msgspec.Raw] | None, text)  # type: ignore[arg-type]
-    decisions = None if written is None else tuple(_unnamed(_DECISIONS, one) for one in written)
+    decisions = None if written is None else tuple(_unnamed(_DECISIONS, entry) for entry in written)
     return RecordedStep(at=event.at, inputs=inputs, decisions=decisions), text
 
 

@@ -210,10 +210,10 @@ def load_all(connection: Connection, pool: PoolId, version: int) -> Memory:
     """All of a pool that lives."""
     with connection.pipeline():
         connection.execute(TAKE_TIME)
-        asked = policy_and_quotas.ask_all(connection, pool)
+        terms = policy_and_quotas.ask_all(connection, pool)
         sent = {name: connection.execute(sql, [pool]) for name, sql in EVERYTHING.items()}
     memory = Memory(version=version)
-    policy_and_quotas.take(memory.pool, asked)
+    policy_and_quotas.take(memory.pool, terms)
     _take(memory, sent)
     memory.pool.changed_jobs.extend(memory.pool.jobs)
     return memory
@@ -230,22 +230,22 @@ def catch_up(
     if [number for number, _ in rows] != list(range(memory.version + 1, version + 1)):
         return None
     changed = [value_of(Changed, body) for _, body in rows]
-    jobs = dict.fromkeys(key for one in changed for key in one.jobs)
-    known = {fence: memory.pool.leases.get(fence) for one in changed for fence in one.leases}
-    found = _read(
+    jobs = dict.fromkeys(key for change in changed for key in change.jobs)
+    known = {fence: memory.pool.leases.get(fence) for change in changed for fence in change.leases}
+    changed_rows = _read(
         connection,
         pool,
         Changed(
             tuple(jobs),
             tuple(known),
-            tuple(dict.fromkeys(node for one in changed for node in one.nodes)),
-            tuple(dict.fromkeys(key for one in changed for key in one.slices)),
-            any(one.policy for one in changed),
-            tuple(dict.fromkeys(path for one in changed for path in one.usage)),
+            tuple(dict.fromkeys(node for change in changed for node in change.nodes)),
+            tuple(dict.fromkeys(key for change in changed for key in change.slices)),
+            any(change.policy for change in changed),
+            tuple(dict.fromkeys(path for change in changed for path in change.usage)),
         ),
     )
     with door:
-        _bring_in(memory, found)
+        _bring_in(memory, changed_rows)
         memory.pool.changed_jobs.extend(jobs)
         memory.version = version
     return _with_news(memory.pool, known)
@@ -253,10 +253,10 @@ def catch_up(
 
 def _with_news(pool: Pool, known: Mapping[int, Lease | None]) -> frozenset[NodeId]:
     """The nodes of leases that are new, or are to end, beside what was known of them."""
-    found = [(was, pool.leases[fence]) for fence, was in known.items() if fence in pool.leases]
+    leases = [(was, pool.leases[fence]) for fence, was in known.items() if fence in pool.leases]
     return frozenset(
         part.piece.node
-        for was, lease in found
+        for was, lease in leases
         if lease.is_live and (was is None or was.stop_reason != lease.stop_reason)
         for part in lease.parts
     )
@@ -266,15 +266,15 @@ def load(
     connection: Connection, pool: PoolId, memory: Memory, wanted: Changed, door: Door = OPEN
 ) -> None:
     """Bring in rows by their keys, whether they live or not."""
-    found = _read(connection, pool, wanted)
+    rows = _read(connection, pool, wanted)
     with door:
-        _bring_in(memory, found)
+        _bring_in(memory, rows)
 
 
 def _read(connection: Connection, pool: PoolId, wanted: Changed) -> _Read:
     fences = [array_literal([pool] * len(wanted.leases)), array_literal(wanted.leases)]
     with connection.pipeline():
-        asked = policy_and_quotas.ask_some(
+        terms = policy_and_quotas.ask_some(
             connection, pool, wanted.slices, wanted.usage, policy=wanted.policy
         )
         sent = {
@@ -288,12 +288,12 @@ def _read(connection: Connection, pool: PoolId, wanted: Changed) -> _Read:
             "lease_parts": connection.execute(BY_KEY["lease_parts"], fences),
             "lease_slots": connection.execute(SLOTS_OF, fences),
         }
-    return _Read(wanted, asked, sent)
+    return _Read(wanted, terms, sent)
 
 
-def _bring_in(memory: Memory, found: _Read) -> None:
-    policy_and_quotas.take(memory.pool, found.terms)
-    gone = memory.pool.machines.keys() & set(found.wanted.nodes) - _take(memory, found.sent)
+def _bring_in(memory: Memory, rows: _Read) -> None:
+    policy_and_quotas.take(memory.pool, rows.terms)
+    gone = memory.pool.machines.keys() & set(rows.wanted.nodes) - _take(memory, rows.sent)
     for node in sorted(gone):
         memory.pool.remove_node(node)
 
@@ -336,7 +336,7 @@ def _take(memory: Memory, sent: Mapping[str, SentStatement]) -> set[NodeId]:
             memory.slots[lease.fence] = tuple(slots[lease.fence])
         else:
             memory.slots.pop(lease.fence, None)
-    return {one.id for one in machines}
+    return {machine.id for machine in machines}
 
 
 def _machines(sent: SentStatement) -> Iterator[PoolNode]:
@@ -349,7 +349,8 @@ def _jobs(sent: SentStatement) -> Iterator[PoolJob]:
 
 def _leases(sent: SentStatement, sent_parts: SentStatement) -> Iterator[Lease]:
     parts: dict[int, list[Row]] = defaultdict(list)
-    for row in sorted(sent_parts.fetchall(), key=lambda one: (one[0], one[2])):  # by place
+    by_place = sorted(sent_parts.fetchall(), key=lambda part_row: (part_row[0], part_row[2]))
+    for row in by_place:
         parts[row[0]].append(row)
     for row in sorted(sent.fetchall()):
         yield lease_of(row, parts[row[0]])

@@ -72,15 +72,23 @@ SET_SCALE: Final = """
 SCALES: Final = "select pool_id, body::text from pool_scaling order by pool_id"
 
 
-def _values(pool: PoolId, one: NodeOrder) -> Values:
+def _values(pool: PoolId, order: NodeOrder) -> Values:
     return (
-        *(pool, one.id, one.offer, one.node.id, text_of(one.node), one.price, one.ordered_at),
-        *(one.ready_by, one.give_up_at, one.state.value),
         *(
-            None if one.removal_reason is None else one.removal_reason.value,
-            one.arrived_at,
-            one.gone_at,
-            one.last_error,
+            pool,
+            order.id,
+            order.offer,
+            order.node.id,
+            text_of(order.node),
+            order.price,
+            order.ordered_at,
+        ),
+        *(order.ready_by, order.give_up_at, order.state.value),
+        *(
+            None if order.removal_reason is None else order.removal_reason.value,
+            order.arrived_at,
+            order.gone_at,
+            order.last_error,
         ),
     )
 
@@ -106,35 +114,39 @@ def _order_of(row: tuple[Any, ...]) -> NodeOrder:
 
 def write_orders(connection: Connection, pool: PoolId, orders: Iterable[NodeOrder]) -> None:
     """Keep orders as they are now, in a transaction of their pool."""
-    rows = [_values(pool, one) for one in orders]
+    rows = [_values(pool, order) for order in orders]
     if rows:
         connection.execute(WRITE_ORDERS, column_arrays(rows, 0))
 
 
 def live_orders(connection: Connection, pool: PoolId) -> list[NodeOrder]:
     """The orders of a pool that are not over, the oldest first."""
-    return _found(connection, pool, LIVE_ORDERS, [pool])
+    return _select_orders(connection, pool, LIVE_ORDERS, [pool])
 
 
 def latest_orders(connection: Connection, pool: PoolId, most: int = ORDERS_MAX) -> list[NodeOrder]:
     """The orders of a pool, those that are not over first, then the last to be over."""
-    return _found(connection, pool, LATEST_ORDERS, [pool, most])
+    return _select_orders(connection, pool, LATEST_ORDERS, [pool, most])
 
 
 def order_of_node(connection: Connection, pool: PoolId, node: str) -> NodeOrder | None:
     """The order that a node was ordered with, if it was."""
-    return next(iter(_found(connection, pool, ORDER_OF_NODE, [pool, node])), None)
+    return next(iter(_select_orders(connection, pool, ORDER_OF_NODE, [pool, node])), None)
 
 
 def orders_by_id(connection: Connection, pool: PoolId, ids: Iterable[str]) -> list[NodeOrder]:
     """Orders of a pool, over or not."""
-    return _found(connection, pool, ORDERS_BY_ID, column_arrays([(pool, id) for id in ids], 2))
+    return _select_orders(
+        connection, pool, ORDERS_BY_ID, column_arrays([(pool, id) for id in ids], 2)
+    )
 
 
-def _found(connection: Connection, pool: PoolId, sql: str, given: list[Any]) -> list[NodeOrder]:
+def _select_orders(
+    connection: Connection, pool: PoolId, sql: str, parameters: list[Any]
+) -> list[NodeOrder]:
     with connection.transaction():
         enter_pool(connection, pool)
-        return [_order_of(row) for row in connection.execute(sql, given).fetchall()]
+        return [_order_of(row) for row in connection.execute(sql, parameters).fetchall()]
 
 
 # What operators have decided

@@ -90,14 +90,14 @@ def _digest(path: str) -> str:
     return sha256(path.encode()).hexdigest()
 
 
-def take(pool: Pool, asked: Terms) -> None:
+def take(pool: Pool, terms: Terms) -> None:
     """Take what was asked for into memory: before the jobs, which are counted by it."""
-    if asked.slices is not None:
-        pool.put_slices(value_of(Slice, body) for (body,) in asked.slices.fetchall())
-    row = None if asked.policy is None else asked.policy.fetchone()
+    if terms.slices is not None:
+        pool.put_slices(value_of(Slice, body) for (body,) in terms.slices.fetchall())
+    row = None if terms.policy is None else terms.policy.fetchone()
     if row is not None:
         pool.policy = PolicyInForce(n=row[0], policy=parse_policy(json.loads(row[1])))
-    for text, micros, at in () if asked.usage is None else asked.usage.fetchall():
+    for text, micros, at in () if terms.usage is None else terms.usage.fetchall():
         path = value_of(tuple[str, ...], text)
         pool.usage[path] = UserUsage(path=path, micros=micros, at=at)
 
@@ -105,13 +105,16 @@ def take(pool: Pool, asked: Terms) -> None:
 def save_terms(saving: BulkWriter, pool: PoolId, work: PoolTransaction) -> None:
     """Write what a transaction has learned."""
     new = work.quotas.new.values()
-    slices = [(pool, *one.key, one.n, text_of(one)) for one in new]
+    slices = [(pool, *quota_slice.key, quota_slice.n, text_of(quota_slice)) for quota_slice in new]
     saving.write_rows("slices", SAVE_SLICES, slices)
-    used = [(text_of(one.path), one.micros, one.at) for one in work.usage_new.values()]
+    used = [
+        (text_of(user_usage.path), user_usage.micros, user_usage.at)
+        for user_usage in work.usage_new.values()
+    ]
     rows = [(pool, _digest(path), path, *rest) for path, *rest in used]
     saving.write_rows("usage", SAVE_USAGE, rows)
-    given = work.policy_new
-    if given is not None:
+    policy = work.policy_new
+    if policy is not None:
         saving.write_rows(
-            "policy", SAVE_POLICY, [(pool, given.n, text_of(policy_to_dict(given.policy)))]
+            "policy", SAVE_POLICY, [(pool, policy.n, text_of(policy_to_dict(policy.policy)))]
         )

@@ -48,13 +48,13 @@ class PoolTable(NamedTuple):
         return {**self.key, **self.fixed, **self.changing}
 
 
-def _columns(given: str) -> Mapping[str, str]:
+def _columns(text: str) -> Mapping[str, str]:
     """`"a b: text, c: bigint"` as column → type."""
-    found: dict[str, str] = {}
-    for part in filter(None, given.split(", ")):
+    columns: dict[str, str] = {}
+    for part in filter(None, text.split(", ")):
         names, _, kind = part.partition(": ")
-        found.update(dict.fromkeys(names.split(), kind))
-    return MappingProxyType(found)
+        columns.update(dict.fromkeys(names.split(), kind))
+    return MappingProxyType(columns)
 
 
 NODES: Final = PoolTable(
@@ -107,7 +107,7 @@ TABLES: Final = (NODES, QUEUE, LEASES, PARTS)
 _AS_TEXT: Final = ("json", "bigint[]", "integer[]")  # arrays of arrays would be flattened
 
 
-def _given(columns: Mapping[str, str]) -> str:
+def _unnest(columns: Mapping[str, str]) -> str:
     kinds = {name: "text" if kind in _AS_TEXT else kind for name, kind in columns.items()}
     return f"unnest({array_parameters(kinds)}) as u({', '.join(columns)})"
 
@@ -121,7 +121,7 @@ def _insert(table: PoolTable) -> str:
     values = ", ".join(_as(name, kind) for name, kind in columns.items())
     return f"""
         insert into {table.name} ({", ".join(columns)})
-        select {values} from {_given(columns)}
+        select {values} from {_unnest(columns)}
     """
 
 
@@ -129,7 +129,7 @@ def _update(table: PoolTable) -> str:
     changes = ", ".join(f"{name} = {_as(name, kind)}" for name, kind in table.changing.items())
     return f"""
         update {table.name} t set {changes}
-          from {_given({"pool_id": "text", **table.key, **table.changing})}
+          from {_unnest({"pool_id": "text", **table.key, **table.changing})}
          where {match_keys("pool_id", *table.key)}
     """
 
@@ -161,8 +161,8 @@ BY_KEY: Final = MappingProxyType(
 )
 
 
-def _text(given: str | None) -> str | None:
-    return None if given is None else str(given)
+def _text(text: str | None) -> str | None:
+    return None if text is None else str(text)
 
 
 # Nodes
@@ -329,9 +329,9 @@ def part_of(row: Row) -> tuple[LeasePart, int]:
 
 def lease_of(row: Row, parts: list[Row]) -> Lease:
     """The lease of a row, with its parts in their order."""
-    fence, org, job, attempt, gpu_type, leased_at, most, every, started_at, told, *rest = row
+    fence, org, job, attempt, gpu_type, leased_at, most, every, started_at, reported_ms, *rest = row
     clamped, stop, ended_at, reportable_until, why, kept_ms, corrected = rest
-    found = [part_of(part) for part in parts]
+    parts_and_run_ms = [part_of(part) for part in parts]
     return Lease(
         fence=fence,
         org=org,
@@ -339,12 +339,12 @@ def lease_of(row: Row, parts: list[Row]) -> Lease:
         attempt=attempt,
         gpu_type=gpu_type,
         leased_at=leased_at,
-        parts=tuple(part for part, _ in found),
+        parts=tuple(part for part, _ in parts_and_run_ms),
         run_ms_max=most,
         report_interval_ms=every,
         started_at=started_at,
-        run_ms=max(run_ms for _, run_ms in found),
-        reported_ms=told,
+        run_ms=max(run_ms for _, run_ms in parts_and_run_ms),
+        reported_ms=reported_ms,
         clamped=clamped,
         stop_reason=None if stop is None else Why(stop),
         ended_at=ended_at,

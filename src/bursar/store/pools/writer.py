@@ -30,7 +30,7 @@ from bursar.store.sql.codec import text_of
 from bursar.store.sql.connection import Connection
 from bursar.store.sql.fragments import match_keys
 
-KEPT: Final = 1_000  # versions whose changes can be caught up with
+VERSIONS_KEPT: Final = 1_000  # versions whose changes can be caught up with
 TIDY: Final = 100  # versions between two looks for older ones
 
 MOVE_ON: Final = """
@@ -84,8 +84,8 @@ def save(connection: Connection, pool: PoolId, memory: Memory, work: PoolTransac
     """Write what a transaction has changed; the caller awaits the answers, and checks them."""
     saving = BulkWriter(connection)
     nodes = (*work.machines_new, *work.machines_gone)
-    told = tuple(work.quotas.new), work.policy_new is not None, tuple(work.usage_new)
-    changed = Changed(tuple(work.jobs_new), tuple(work.leases_new), nodes, *told)
+    terms = tuple(work.quotas.new), work.policy_new is not None, tuple(work.usage_new)
+    changed = Changed(tuple(work.jobs_new), tuple(work.leases_new), nodes, *terms)
     version, slots = memory.version, {}
     if any(changed):
         version += 1
@@ -96,7 +96,7 @@ def save(connection: Connection, pool: PoolId, memory: Memory, work: PoolTransac
         slots = _save_slots(saving, pool, memory, work)
         connection.execute(NOTE, [pool, version, text_of(changed)])
         if version % TIDY == 0:
-            connection.execute(TIDY_UP, [pool, version - KEPT])
+            connection.execute(TIDY_UP, [pool, version - VERSIONS_KEPT])
     _save_letters(saving, pool, work)
     events, end = rows_of(
         pool, work.audit_new, End(work.pool.audit_events, memory.digest), work.now
@@ -117,7 +117,7 @@ def _leads_otherwise(work: PoolTransaction) -> bool:
     )
 
 
-def kept(memory: Memory, work: PoolTransaction, saved: Saved) -> None:
+def apply_saved(memory: Memory, work: PoolTransaction, saved: Saved) -> None:
     """What was written is true: let memory know."""
     work.commit()
     memory.version, memory.digest = saved.version, saved.digest
@@ -134,13 +134,13 @@ def _of(pool: PoolId, rows: Iterable[Values]) -> list[Values]:
 def _save_nodes(saving: BulkWriter, pool: PoolId, work: PoolTransaction) -> None:
     known = work.pool.machines
     new, other, heard = [], [], []
-    for name, one in work.machines_new.items():
+    for name, machine in work.machines_new.items():
         if name not in known:
-            new.append(node_values(one))
-        elif known[name].node is not one.node or known[name].trouble is not one.trouble:
-            other.append(node_values(one))
+            new.append(node_values(machine))
+        elif known[name].node is not machine.node or known[name].trouble is not machine.trouble:
+            other.append(node_values(machine))
         else:
-            heard.append(heard_values(one))
+            heard.append(heard_values(machine))
     saving.write_rows("new nodes", INSERTS["nodes"], _of(pool, new))
     saving.write_rows("nodes", UPDATES["nodes"], _of(pool, other))
     saving.write_rows("nodes that were heard of", UPDATE_HEARD, _of(pool, heard))
@@ -159,11 +159,13 @@ def _save_jobs(saving: BulkWriter, pool: PoolId, work: PoolTransaction) -> None:
 
 def _save_leases(saving: BulkWriter, pool: PoolId, work: PoolTransaction) -> None:
     known = work.pool.leases
-    given = [lease for fence, lease in work.leases_new.items() if fence not in known]
+    new_leases = [lease for fence, lease in work.leases_new.items() if fence not in known]
     changed = [(known[fence], new) for fence, new in work.leases_new.items() if fence in known]
-    parts = (new_part_values(one, place) for one in given for place in range(len(one.parts)))
+    parts = (
+        new_part_values(lease, place) for lease in new_leases for place in range(len(lease.parts))
+    )
     differ = ((new.fence, *lease_values(new)) for old, new in changed if lease_differs(old, new))
-    saving.write_rows("new leases", INSERTS["leases"], _of(pool, map(new_lease_values, given)))
+    saving.write_rows("new leases", INSERTS["leases"], _of(pool, map(new_lease_values, new_leases)))
     saving.write_rows("new parts", INSERTS["lease_parts"], _of(pool, parts))
     saving.write_rows("leases", UPDATES["leases"], _of(pool, differ))
     saving.write_rows("parts", UPDATES["lease_parts"], _of(pool, _changed_parts(changed)))
@@ -188,7 +190,9 @@ def _save_slots(
 ) -> dict[int, tuple[SlotName, ...]]:
     """Free the slots of leases that have ended, and take those of new ones."""
     live = memory.slots
-    ended = [fence for fence, one in work.leases_new.items() if not one.is_live and fence in live]
+    ended = [
+        fence for fence, lease in work.leases_new.items() if not lease.is_live and fence in live
+    ]
     freed = ((fence, *slot, work.now) for fence in ended for slot in live[fence])
     saving.write_rows("slots that are free", FREE_SLOTS, _of(pool, freed))
     taken = _Taken(memory, work, frozenset(ended))
@@ -235,10 +239,10 @@ class _Taken:
 
 
 def _save_letters(saving: BulkWriter, pool: PoolId, work: PoolTransaction) -> None:
-    told = (
+    messages = (
         (*key, n, message_text(message), work.now)
         for (key, n), message in work.messages_new.items()
     )
     acked = ((*key, n, work.now) for key, n in dict.fromkeys(work.acknowledged))
-    saving.write_rows("messages", TELL, _of(pool, told))
+    saving.write_rows("messages", TELL, _of(pool, messages))
     saving.write_rows("acknowledged messages", ACKNOWLEDGE, _of(pool, acked))
