@@ -158,7 +158,7 @@ def _reclaim(snapshot: PoolSnapshot, told: Load) -> Took:
     wanted = sum(one.shape.milli_gpus for one in snapshot.waiting) // 1_000
     if len(kept) != asks or len(victims) != wanted:
         told.problems.append(f"{len(victims):,} leave for {len(kept):,} of {asks:,} jobs")
-    later = T0 + snapshot.policy.grace
+    later = T0 + snapshot.policy.preemption_grace
     pool.cluster.advance_to(later)
     for victim in victims:
         pool.end(victim.job)

@@ -82,7 +82,7 @@ def test_repeated_request_gets_the_same_response(operator: Caller, path: str) ->
         ({"policy": {"halflife": 1}}, "policy: unknown key: halflife"),
         ({"policy": {"half_life": 31}}, "half_life is 1 to 30"),
         ({"policy": {"aged_part": 0}}, "aged_part is 1 to"),
-        ({"policy": {"grace": "1m"}}, "only a simulation can try another"),
+        ({"policy": {"preemption_grace": "1m"}}, "only a simulation can try another"),
         ({"policy": {"inside_a_user": "mine"}}, "inside_a_user is one of"),
         ({"tiers": {"gold": {}}}, "tiers: unknown key: gold; there are enterprise, free, paid"),
         ({"tiers": []}, "tiers: there is one at least"),

@@ -38,7 +38,7 @@ NUMBERS = count(1)
 ORGS = {"acme": "enterprise", "labs": "paid", "uni": "free"}
 POLICIES = (
     PoolPolicy(),
-    PoolPolicy(grace=10 * SECOND, aged_part=1),
+    PoolPolicy(preemption_grace=10 * SECOND, aged_part=1),
     PoolPolicy(inside_a_user="oldest"),
 )
 

@@ -7,7 +7,7 @@ from bursar.core.scheduling.model.policy import PoolPolicy, Share
 from bursar.core.value import replace
 from tests.support.sim_worlds import ended, fleet, life, lived, work
 
-NO_GRACE = replace(PoolPolicy(), grace=0)
+NO_GRACE = replace(PoolPolicy(), preemption_grace=0)
 A_QUEUE = (
     work("a", gpus=6, runs=HOUR),
     work("b", gpus=8, runs=HOUR, at=SECOND),
@@ -35,7 +35,7 @@ def test_shortest_remaining_time_makes_the_longer_one_leave() -> None:
         work("short", gpus=1, runs=10 * MINUTE, at=HOUR),
         work("longer", gpus=8, runs=3 * HOUR, at=HOUR),
     )
-    rules = replace(NO_GRACE, grace=SECOND)
+    rules = replace(NO_GRACE, preemption_grace=SECOND)
     engine = lived(*jobs, policy="srtf", rules=rules)
 
     assert {"long": 7_200 + 600, "longer": 7_800 + 10_800, "short": 4_200} == ended(engine)
@@ -119,7 +119,7 @@ def test_who_lost_the_node_that_was_kept_for_it_is_not_forgotten() -> None:
         work(f"n{n}", gpus=8, tier="enterprise", at=n * 20 * MINUTE, runs=10 * MINUTE)
         for n in range(1, 200)
     ]
-    rules = replace(PoolPolicy(), grace=9 * MINUTE)
+    rules = replace(PoolPolicy(), preemption_grace=9 * MINUTE)
     engine = lived(*jobs, policy="strict-priority", rules=rules, on=fleet(fails_every=2 * HOUR))
 
     assert engine.nodes.failures > 5

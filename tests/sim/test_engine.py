@@ -246,7 +246,7 @@ def test_who_was_asked_to_stop_and_lost_its_node_is_not_stopped_again() -> None:
     world = mixed(2, span=2 * HOUR, fails_every=HOUR)
     slow = {"checkpoint_every": 5 * MINUTE, "checkpoint_cost": 15 * MINUTE}
     works = tuple(replace(one, **slow) for one in world.works)
-    world = replace(world, works=works, policy=replace(world.policy, grace=20 * MINUTE))
+    world = replace(world, works=works, policy=replace(world.policy, preemption_grace=20 * MINUTE))
     engine = Engine(world, POLICIES["strict-priority"][1](world.policy), Chance(2))
     engine.run()
 

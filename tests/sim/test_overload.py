@@ -44,7 +44,7 @@ def test_nobody_starves_and_every_date_is_kept(told: dict[str, Any]) -> None:
 def test_floors_are_kept_whenever_they_are_wanted(told: dict[str, Any]) -> None:
     """Nobody who has a right to a floor waits for it longer than the grace (S6)."""
     for name, tier in told["tiers"].items():
-        assert tier["below_floor_longest_s"] <= PoolPolicy().grace / SECOND, name
+        assert tier["below_floor_longest_s"] <= PoolPolicy().preemption_grace / SECOND, name
         assert tier["below_floor_s"] < 0.002 * told["pool"]["span_s"], name
 
 

@@ -25,7 +25,7 @@ tenants:
   - {org: acme, gpus: 2, types: H100, run_median: 90, arrivals: {kind: flood, begins: 1h}}
 shares:
   paid/acme: {weight: 2, floor: {H100: 8}}
-policy: {grace: 10s, aged_part: 4}
+policy: {preemption_grace: 10s, aged_part: 4}
 tiers:
   paid: {queue_max: 7, start_target: 5m, weight: 9}
 credits: {acme: 0.000001}
@@ -53,7 +53,7 @@ def test_everything_that_can_be_written_is_read() -> None:
     assert (((2, 1),), ("H100",), 90 * SECOND) == (acme.gpus, acme.types, acme.run_median)
     assert ("flood", HOUR) == (acme.arrivals.kind, acme.arrivals.begins)
     assert ((("paid", "acme"), Share(weight=2, floor=(("H100", 8),))),) == spec.policy.shares
-    assert 10 * SECOND == spec.policy.grace
+    assert 10 * SECOND == spec.policy.preemption_grace
     assert (("acme", 1),) == spec.credits
     paid = spec.policy.tiers[1]
     assert ("paid", 7, 5 * MINUTE, 9) == (

@@ -190,7 +190,7 @@ class _Later:
         preemptions: list[Decision] = [
             Preempt(
                 job=name, wanted_by=job.id, right="order", lost=victims[name].work_lost(now),
-                stops_at=now + cluster.policy.grace,
+                stops_at=now + cluster.policy.preemption_grace,
             )
             for name in names
         ]  # fmt: skip

@@ -214,7 +214,7 @@ class Engine:
         """That is known: the job waits again."""
         life = self.lives[JobId(name)]
         life.preemptions += 1
-        self._again(life, self.world.policy.grace)
+        self._again(life, self.world.policy.preemption_grace)
         return True
 
     def _is_running(self, life: JobRun, attempt: int) -> bool:
@@ -297,7 +297,7 @@ class Engine:
         speed = self._speeds.get(decision.gpu_type, PPM)
         ends_at = life.begin(decision.gpu_type, speed, self.now)
         life.drift = self._reports.drift(decision.pieces[0].node)
-        most = life.job.run_max + self.world.policy.grace
+        most = life.job.run_max + self.world.policy.preemption_grace
         self.purse.start(life.work, life.attempt, life.gpu_type, most, self.now)
         self.busy.change(life.work.milli_gpus, self.now)
         self._at(ends_at, "end", life.work.id, life.attempt)
@@ -310,7 +310,7 @@ class Engine:
 
     def _most(self, work: Work) -> int:
         """What is set aside for a job: its bound, a beginning anew, and the time to stop."""
-        return work.run_max + self.world.restart_cost + self.world.policy.grace
+        return work.run_max + self.world.restart_cost + self.world.policy.preemption_grace
 
     # ----------------------------------------------------------------------- nodes
 

@@ -70,8 +70,12 @@ class PolicyRules(WireModel):
         int, Field(description="jobs started for their age have one of so many parts at most")
     ]
     preemptions_max: Annotated[int, Field(description="stops after which a job is not asked again")]
-    turn_after: Annotated[int, Field(description="graces that a job runs before its turn may end")]
-    grace: Annotated[Span, Field(description="to save its work, of a job that is asked to stop")]
+    turn_after: Annotated[
+        int, Field(description="preemption graces that a job runs before its turn may end")
+    ]
+    preemption_grace: Annotated[
+        Span, Field(description="planned time for a preempted job to save its work")
+    ]
 
 
 class PolicyTier(WireModel):

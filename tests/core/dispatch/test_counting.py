@@ -135,7 +135,7 @@ def test_a_newer_policy_takes_the_place_of_an_older_one() -> None:
 
 def test_a_service_cannot_do_all_that_a_simulation_can() -> None:
     assert find_objection(PoolPolicy()) is None
-    assert "only a simulation" in str(find_objection(PoolPolicy(grace=1)))
+    assert "only a simulation" in str(find_objection(PoolPolicy(preemption_grace=1)))
     tiers = (replace(PAID, floor_ppm=600_000), replace(FREE, floor_ppm=500_000))
     assert "1100000 ppm" in str(find_objection(PoolPolicy(tiers=tiers)))
     shares = ((("paid", "acme"), Share(weight=2)), (("gold", "acme"), Share()))

@@ -105,13 +105,13 @@ def taken(world: PoolSnapshot, at: Instant, gone: Sequence[JobId]) -> Iterator[S
         if one.ends_by > at and one.job.id not in gone:
             yield one.pieces
     for kept in world.earmarks:
-        if kept.since + world.policy.grace + jobs[kept.job].run_max > at:
+        if kept.since + world.policy.preemption_grace + jobs[kept.job].run_max > at:
             yield kept.pieces
 
 
 def earliest(world: PoolSnapshot, job: Job) -> Instant | None:
     """The first instant at which a job surely fits."""
-    grace = world.policy.grace
+    grace = world.policy.preemption_grace
     jobs = {one.id: one for one in world.waiting}
     instants = {world.at, world.at + grace, *(one.ends_by for one in world.running)}
     instants |= {node.ready_at for node in world.nodes}
@@ -160,7 +160,7 @@ class Rights:
 
     def lets_end(self, other: RunningJob) -> bool:
         """Whether both say that they are over within minutes."""
-        soon = ENDING_GRACES * self.world.policy.grace
+        soon = ENDING_GRACES * self.world.policy.preemption_grace
         brief = self.job.estimate is not None and self.job.expected_run <= soon
         return brief and other.ends_soon(self.world.at, soon)
 
@@ -302,7 +302,7 @@ def best_set(world: PoolSnapshot, job: Job) -> Set | None:
     """The best victims for a job: the first type and group with a legal set that makes room, on
     nodes that are there."""
     world = ready(world)
-    soon = world.at + world.policy.grace
+    soon = world.at + world.policy.preemption_grace
     shares = shares_of(world)
     for gpu_type in job.shape.types:
         rights = Rights(world, job, gpu_type, shares)
@@ -327,7 +327,7 @@ def better_wait(world: PoolSnapshot, job: Job, wait: Wait, victims: Set) -> bool
     targets = {tier.name: tier.start_target for tier in world.policy.tiers}
     lost = sum(one.work_lost(world.at) for one in victims)
     patient = span <= targets.get(job.path[0], 0)
-    return span <= world.policy.grace or (
+    return span <= world.policy.preemption_grace or (
         patient and job.price_of(wait.planned.gpu_type, span) < lost
     )
 
@@ -416,7 +416,7 @@ def test_victims_are_legal_and_all_are_needed(before: PoolSnapshot) -> None:
 
             assert [ask.right for ask in asked] == [rights.of(victim) for victim in victims]
             assert rights.legal(victims, straddling=True)
-            there, soon = ready(world), world.at + world.policy.grace
+            there, soon = ready(world), world.at + world.policy.preemption_grace
             assert fits(there, job, one.gpu_type, soon, one.victims)
             for stays in one.victims if unclaimed(world, job) else ():
                 fewer = [victim for victim in one.victims if victim != stays]

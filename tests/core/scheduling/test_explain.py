@@ -1190,7 +1190,7 @@ def test_a_guess_is_moved_into_the_range_in_which_a_job_starts() -> None:
 
     guesses = (0, 45 * MINUTE, 2 * HOUR, UNKNOWN_WAIT)
     assert [30 * MINUTE, 45 * MINUTE, HOUR, HOUR] == [waits.expected_wait(one) for one in guesses]
-    assert [0, *[PLAIN.grace] * 3] == [asks.expected_wait(one) for one in guesses]
+    assert [0, *[PLAIN.preemption_grace] * 3] == [asks.expected_wait(one) for one in guesses]
     assert [UNKNOWN_WAIT] * 4 == [never.expected_wait(one) for one in guesses]
     assert (None, 2 * HOUR, UNKNOWN_WAIT) == (
         *(behind.start.latest, behind.expected_wait(2 * HOUR), behind.expected_wait(UNKNOWN_WAIT)),

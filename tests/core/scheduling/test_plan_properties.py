@@ -71,7 +71,7 @@ def test_nothing_is_given_twice(before: PoolSnapshot) -> None:
     """What runs fits its nodes: slots of each GPU, CPU and memory, counted from pieces alone; and
     with it what is kept, once all have left who are to leave by then (S1, S10)."""
     then = after(before, planned(before))
-    soon = before.at + before.policy.grace
+    soon = before.at + before.policy.preemption_grace
     staying = [piece for one in then.running if one.ends_by > soon for piece in one.pieces]
     kept = [piece for one in then.earmarks for piece in one.pieces]
 
@@ -351,7 +351,7 @@ def test_a_job_that_preempts_starts_on_the_freed_gpus(before: PoolSnapshot) -> N
         for victim in one.victims:
             assert claimed or in_the_way(then, victim) or at_a_ceiling(then, one, victim)
 
-    game.go_to(before.at + before.policy.grace)
+    game.go_to(before.at + before.policy.preemption_grace)
     game.round()
     for one in kept.values():
         there = game.cluster.running[one.job]
@@ -364,7 +364,7 @@ def test_a_job_that_preempts_starts_on_the_freed_gpus(before: PoolSnapshot) -> N
 
 def in_the_way(then: PoolSnapshot, victim: JobId) -> bool:
     """Whether somebody could not have what is kept for it if this victim stayed."""
-    soon = then.at + then.policy.grace
+    soon = then.at + then.policy.preemption_grace
     staying = [
         piece
         for one in then.running

@@ -53,7 +53,7 @@ POLICIES: Any = st.builds(
     inside_a_user=st.sampled_from(sorted(USER_ORDERS)),
     half_life=st.integers(1, 30),
     ahead=st.integers(0, 30 * DAY),
-    grace=st.integers(0, DAY),
+    preemption_grace=st.integers(0, DAY),
     aged_part=st.integers(1, 9),
 )
 

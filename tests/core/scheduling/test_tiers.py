@@ -192,7 +192,11 @@ def test_each_tier_makes_room_for_the_floors_of_the_others() -> None:
 
 def test_what_the_policy_is_by_default() -> None:
     """A fifth for the aged, three preemptions at most, half a minute of grace (S4, S5)."""
-    assert (5, 3, 30 * SECOND) == (SHIPPED.aged_part, SHIPPED.preemptions_max, SHIPPED.grace)
+    assert (5, 3, 30 * SECOND) == (
+        SHIPPED.aged_part,
+        SHIPPED.preemptions_max,
+        SHIPPED.preemption_grace,
+    )
     assert (HOUR, 1_024 * MINUTE) == (SHIPPED.ahead, MINUTE << SHIPPED.half_life)
     assert ("least-work", 50) == (SHIPPED.inside_a_user, SHIPPED.turn_after)
 

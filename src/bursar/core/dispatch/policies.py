@@ -11,9 +11,10 @@ DEFAULT_POLICY: Final = PoolPolicy()
 
 def find_objection(policy: PoolPolicy) -> str | None:
     """What stands against putting a policy in force, if something does."""
-    if policy.grace != DEFAULT_POLICY.grace:
+    if policy.preemption_grace != DEFAULT_POLICY.preemption_grace:
         return (
-            f"policy.grace: a service plans with {format_span(DEFAULT_POLICY.grace)} and gives jobs"
+            "policy.preemption_grace: a service plans with"
+            f" {format_span(DEFAULT_POLICY.preemption_grace)} and gives jobs"
             f" {format_span(STOP_GRACE)} to stop; only a simulation can try another value"
         )
     floors = sum(tier.floor_ppm for tier in policy.tiers)

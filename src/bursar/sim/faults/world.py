@@ -69,7 +69,7 @@ class FaultWorld:
         self.failing = True
         self._heap: list[TimedEvent] = []
         self._number = 0
-        self.policy = PoolPolicy(tiers=(PAID,), grace=STOP_GRACE)
+        self.policy = PoolPolicy(tiers=(PAID,), preemption_grace=STOP_GRACE)
         self.pools: dict[str, SimulatedPool] = {}
         self.processes: dict[str, PoolProcess] = {}  # of all pools
         self.hosts: dict[NodeId, NodeHost] = {}  # of all pools

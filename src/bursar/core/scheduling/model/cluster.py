@@ -226,14 +226,14 @@ class Cluster:
         self.waiting_index.dequeue(job, self.policy)
         self.backlog.count_waiting(job)
         self.tree.count_running(job, earmark.gpu_type, earmark.since)
-        until = earmark.held_until(job, self.policy.grace)
+        until = earmark.held_until(job, self.policy.preemption_grace)
         self.nodes.take(job.id, earmark.pieces, until)
         self.running_index.add_end(earmark.gpu_type, until, job.id)
 
     def remove_earmark(self, job_id: JobId) -> None:
         """Give up the GPUs that are held for a job: it waits in its queue again."""
         job, earmark = self.waiting[job_id], self.earmarks.pop(job_id)
-        until = earmark.held_until(job, self.policy.grace)
+        until = earmark.held_until(job, self.policy.preemption_grace)
         self.running_index.remove_end(earmark.gpu_type, until, job_id)
         self.nodes.release(job_id, earmark.pieces)
         self.tree.count_running(job, earmark.gpu_type, earmark.since, -1)

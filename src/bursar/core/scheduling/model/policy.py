@@ -116,7 +116,7 @@ class PoolPolicy:
     aged_part: int = 5  # aged jobs get at most 1/aged_part of the GPUs
     preemptions_max: int = 3  # a job preempted so often stops only for a turn or a move
     turn_after: int = 50  # graces after which a job may stop for a turn or a move
-    grace: int = 30 * SECOND  # a victim's time to save its work
+    preemption_grace: int = 30 * SECOND  # a victim's time to save its work
     victim_steps: int = 20_000  # sets of victims that are checked for one job
 
     def __post_init__(self) -> None:
@@ -158,7 +158,11 @@ class PoolPolicy:
 
     def express_until(self, job: Job) -> Instant:
         """Until when a brief job of a few minutes is express; NEVER for all other jobs."""
-        return self.late_at(job) if job.expected_run <= EXPRESS_GRACES * self.grace else NEVER
+        return (
+            self.late_at(job)
+            if job.expected_run <= EXPRESS_GRACES * self.preemption_grace
+            else NEVER
+        )
 
     def target_right_at(self, job: Job) -> Instant:
         """When an express job gets the preemption right `target`: after half of its target."""

@@ -41,10 +41,10 @@ BOUNDS: Final[Mapping[str, tuple[int, int] | None]] = {
     "aged_part": (1, _COUNT_MAX),
     "preemptions_max": (0, _COUNT_MAX),
     "turn_after": (0, _COUNT_MAX),
-    "grace": (0, DAY),
+    "preemption_grace": (0, DAY),
 }
 TIER_FIELDS: Final = tuple(field.name for field in fields(Tier))
-_SPANS: Final = frozenset({"grace", "ahead", "start_target", "ages_after"})
+_SPANS: Final = frozenset({"preemption_grace", "ahead", "start_target", "ages_after"})
 
 
 class PolicyFileError(ValueError):

@@ -69,7 +69,7 @@ class RunningIndex:
         """Take out the jobs that are so long past their bound that no plan expects their end."""
         for ends in self.ends.values():
             while (end := ends.first()) is not None and (
-                end[0] <= now - OVERDUE_GRACES * policy.grace
+                end[0] <= now - OVERDUE_GRACES * policy.preemption_grace
             ):
                 ends.pop_first()
                 yield end[1]
@@ -105,7 +105,7 @@ def turn_ends(running: RunningJob, policy: PoolPolicy) -> Instant:
     NEVER if the job cannot save its work within the grace, or the policy has no turns.
     """
     job = running.job
-    saves = job.checkpoint_every and job.checkpoint_cost <= policy.grace
+    saves = job.checkpoint_every and job.checkpoint_cost <= policy.preemption_grace
     if not (policy.turn_after and policy.orders_by_work and saves):
         return NEVER
-    return running.started_at + policy.turn_after * policy.grace
+    return running.started_at + policy.turn_after * policy.preemption_grace

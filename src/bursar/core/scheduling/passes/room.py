@@ -48,7 +48,7 @@ def replace_own(context: PassContext, job: Job) -> bool:
 
 def is_free_soon(cluster: Cluster, job: Job, planned: PlannedStart | None) -> bool:
     """Whether the job can start within the grace anyway, and in time if it is express."""
-    soon = min(cluster.now + cluster.policy.grace, cluster.policy.express_until(job))
+    soon = min(cluster.now + cluster.policy.preemption_grace, cluster.policy.express_until(job))
     return planned is not None and planned.at <= max(soon, cluster.now)
 
 
@@ -70,7 +70,7 @@ def is_waiting_cheaper(
 
 def _ceiling_clears_soon(cluster: Cluster, job: Job) -> bool:
     """Whether enough jobs end within the grace anyway for this one to pass no ceiling."""
-    soon = cluster.now + cluster.policy.grace
+    soon = cluster.now + cluster.policy.preemption_grace
     for gpu_type in job.shape.types:
         ends = takewhile(lambda end: end[0] <= soon, cluster.running_index.ends.get(gpu_type, ()))
         ending = [running for _, job_id in ends if (running := cluster.running.get(job_id))]
@@ -82,7 +82,7 @@ def _ceiling_clears_soon(cluster: Cluster, job: Job) -> bool:
 def _preempt(context: PassContext, job: Job, chosen: VictimSet) -> None:
     """Stop the victims, and earmark their GPUs for the job."""
     cluster = context.cluster
-    soon: Instant = cluster.now + cluster.policy.grace
+    soon: Instant = cluster.now + cluster.policy.preemption_grace
     context.complete = context.complete and chosen.proven
     victims = sorted(chosen.victims, key=lambda victim: victim[0].job.id)
     without = frozenset(running.job.id for running, _ in victims)

@@ -147,7 +147,7 @@ class _PlannedStartSearch:
         regular = self._indexed_changes() if self._shape.gpus else self._changes_by_end()
         for change in merge(regular, self._other_changes()):
             if 0 < change[0] <= now:
-                heappush(self._rechecks, (now + self._cluster.policy.grace, change[1]))
+                heappush(self._rechecks, (now + self._cluster.policy.preemption_grace, change[1]))
                 continue
             while self._rechecks and self._rechecks[0] < change[:2]:
                 yield *heappop(self._rechecks), None

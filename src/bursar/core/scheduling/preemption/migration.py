@@ -55,7 +55,7 @@ class _MoveSearch:
         self._claims = claims
         self._job = job
         self._type = gpu_type
-        self._at = cluster.now + cluster.policy.grace
+        self._at = cluster.now + cluster.policy.preemption_grace
 
     def find_first(self) -> VictimSet | None:
         """The first nodes, from the emptiest on, on which all tasks fit once others have moved."""
@@ -105,7 +105,7 @@ class _MoveSearch:
             return False
         if job.path[0] != self._job.path[0] or job.priority_class > self._job.priority_class:
             return False
-        soon = ENDING_GRACES * cluster.policy.grace
+        soon = ENDING_GRACES * cluster.policy.preemption_grace
         return running.ends_by > now and not running.ends_soon(now, soon)
 
     def _fits(self, usage: NodeUsage, leaving: list[RunningJob]) -> bool:

@@ -60,7 +60,7 @@ class PreemptionRights:
         self.shares = OrgShares(cluster, job, gpu_type)
         self.ceilings = CeilingExcess(cluster, job, gpu_type)
         self._turn_work_min = TURN_WORK_FACTOR * max(job.work, 1)
-        self._soon = ENDING_GRACES * cluster.policy.grace
+        self._soon = ENDING_GRACES * cluster.policy.preemption_grace
         self._is_short = job.estimate is not None and job.expected_run <= self._soon
         self._is_in_time = cluster.policy.is_express(job, cluster.now)
         self._has_target_right = (
@@ -120,7 +120,7 @@ class PreemptionRights:
     def _can_yield_to_target(self, victim: Job) -> bool:
         """Whether a victim's tier has a longer start target, and its work can be saved."""
         policy = self._cluster.policy
-        if not victim.checkpoint_every or victim.checkpoint_cost > policy.grace:
+        if not victim.checkpoint_every or victim.checkpoint_cost > policy.preemption_grace:
             return False
         return policy.start_target(victim.path[0]) > policy.start_target(self.job.path[0])
 

@@ -96,7 +96,7 @@ def _measure(
     """What is missing in one domain."""
     shape = rights.job.shape
     task_milli = shape.milli_gpus // shape.tasks
-    soon = cluster.now + cluster.policy.grace
+    soon = cluster.now + cluster.policy.preemption_grace
     tasks = free = preemptible = fixed = 0
     released: dict[JobId, int] = {}  # milli-GPUs of candidates, on nodes where tasks could run
     missing: list[int] = []  # milli-GPUs for one more task, on each node

@@ -153,7 +153,7 @@ class _VictimSearch:
         is_now = bool(rights.ceilings.excesses) or cluster.policy.is_express(
             rights.job, cluster.now
         )
-        self._at = FREE_NOW if is_now else cluster.now + cluster.policy.grace
+        self._at = FREE_NOW if is_now else cluster.now + cluster.policy.preemption_grace
         self._leaving = leaving
         self._best: tuple[Cost, NodePlacement, tuple[tuple[RunningJob, Right], ...]] | None = None
         self._proven = True
@@ -311,7 +311,7 @@ class _VictimSearch:
         task = task_need(self._job.shape, usage.kind)
         if task is None or not usage.node.is_usable_at(self._cluster.now):
             return 0
-        until = self._cluster.now + self._cluster.policy.grace + self._job.run_max
+        until = self._cluster.now + self._cluster.policy.preemption_grace + self._job.run_max
         leaving = self._leaving.jobs
         others = {self._ranked[index][1].job.id for index in more}
         without = frozenset(job for job in usage.allocations if job in leaving or job in others)
