@@ -27,7 +27,7 @@ from bursar.core.value import replace
 from bursar.service.jobs import JobUnknown, routing
 from bursar.service.jobs.routing import Moves, Router
 from bursar.store.sql.connection import Connection
-from tests.service.test_moving import HERE, RUN_MS, THERE, Pair, disagreements, pair
+from tests.service.test_relocation import HERE, RUN_MS, THERE, Pair, disagreements, pair
 from tests.support.databases import connected, migrated
 from tests.support.dispatch_pool import N1, Trial, waiting
 from tests.support.pool_driver import LEADER, POLICY, Plan, Try
