@@ -4,13 +4,16 @@ from typing import Any
 
 import pytest
 
+from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.ids import AccountId
 from bursar.core.instant import MINUTE
 from bursar.core.jobs.quotas import Quota, QuotaCheck, counting_in_pool
+from bursar.core.jobs.rows import ArrayProgress
 from bursar.core.jobs.transaction import JobTransaction
 from bursar.core.refusal import Code, Refusal
+from bursar.core.value import replace
 from tests.support.builders import T0
-from tests.support.dispatch_pool import HALF
+from tests.support.dispatch_pool import HALF, asking
 from tests.support.jobs import ANN, ARRAY, ROOT, TEAM, JobTrial, a_job, reserve_for, spec_for
 
 PATH = (TEAM, ROOT)
@@ -163,17 +166,71 @@ def test_an_array_needs_room_for_all_of_its_elements() -> None:
 
 
 def test_jobs_of_the_same_transaction_are_counted() -> None:
-    """An array with its elements, an element that begins not again, another team's job not."""
+    """An array with all of its elements, each once; another team's job not."""
     trial = JobTrial(credits=0)
     jobs = JobTransaction(trial.org)
     jobs.add(a_job("before"))
     jobs.add(a_job(ARRAY, elements=3))
+    jobs.add_array(ArrayProgress(id=ARRAY, elements=3, at_once=1, template=asking(), begun=1))
     jobs.add(a_job("element", array=ARRAY, place=0))
     jobs.add(a_job("root's", account=ROOT))
 
     refusal = exceeded("jobs_queued_max", 4, 4)
     assert refusal == check(quota(jobs_queued_max=4), trial=trial, jobs=jobs)
     assert check(quota(jobs_queued_max=5), trial=trial, jobs=jobs) is None
+
+
+def test_jobs_that_left_the_queue_in_the_same_transaction_wait_no_more() -> None:
+    """One starts and one ends; another team's job that starts frees no room in this team."""
+    trial = JobTrial(credits=0)
+    trial.org.waiting = 3
+    for stored in (a_job("starts"), a_job("ends"), a_job("root's", account=ROOT)):
+        trial.org.jobs[stored.id] = stored
+    jobs = JobTransaction(trial.org)
+    jobs.put(a_job("starts", state=JobState.RUNNING))
+    jobs.put(a_job("ends", state=JobState.CANCELLED, ended_at=T0))
+    jobs.put(a_job("root's", account=ROOT, state=JobState.RUNNING))
+
+    assert exceeded("jobs_queued_max", 1, 1) == check(
+        quota(jobs_queued_max=1), trial=trial, jobs=jobs
+    )
+    assert check(quota(jobs_queued_max=2), trial=trial, jobs=jobs) is None
+    assert ("waiting", (TEAM, None, 3)) == trial.org.counted[0], "two of them wait no more"
+
+
+def test_jobs_that_came_back_to_the_queue_in_the_same_transaction_wait_again() -> None:
+    trial = JobTrial(credits=0)
+    stored = a_job("preempted", state=JobState.RUNNING)
+    trial.org.jobs[stored.id] = stored
+    jobs = JobTransaction(trial.org)
+    jobs.put(a_job("preempted"))
+
+    limit = quota(jobs_queued_max=1)
+    assert exceeded("jobs_queued_max", 1, 1) == check(limit, trial=trial, jobs=jobs)
+
+
+def test_elements_that_will_not_begin_any_more_wait_no_more() -> None:
+    trial = JobTrial(credits=0)
+    trial.org.waiting = 3
+    array = ArrayProgress(id=ARRAY, elements=3, at_once=1, template=asking())
+    trial.org.jobs[ARRAY], trial.org.arrays[ARRAY] = a_job(ARRAY, elements=3), array
+    jobs = JobTransaction(trial.org)
+    jobs.put_array(replace(array, closed=True))
+
+    assert check(quota(jobs_queued_max=1), trial=trial, jobs=jobs) is None
+
+
+def test_an_element_that_begins_in_the_same_transaction_still_waits() -> None:
+    trial = JobTrial(credits=0)
+    trial.org.waiting = 3
+    array = ArrayProgress(id=ARRAY, elements=3, at_once=1, template=asking())
+    trial.org.jobs[ARRAY], trial.org.arrays[ARRAY] = a_job(ARRAY, elements=3), array
+    jobs = JobTransaction(trial.org)
+    jobs.put_array(replace(array, begun=1, live=1))
+    jobs.add(a_job("element", array=ARRAY, place=0))
+
+    limit = quota(jobs_queued_max=3)
+    assert exceeded("jobs_queued_max", 3, 3) == check(limit, trial=trial, jobs=jobs)
 
 
 # Jobs that come

@@ -1,7 +1,7 @@
 """Quotas at submission: how many jobs may wait, how many may come in a minute (B4, S8).
 
-Jobs are counted under the org's lock, together with those that the same transaction has submitted
-before: so no quota is passed, however many requests come at once. What a quota says is read a
+Jobs are counted under the org's lock, as earlier commands of the same transaction have left them:
+so no quota is passed, however many requests come at once. What a quota says is read a
 moment before. GPUs at once are counted by the pool; a job that alone needs more would wait for
 ever, and is refused here.
 """
@@ -9,8 +9,10 @@ ever, and is refused here.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from bursar.core.dispatch.job_lifecycle import WAITING
 from bursar.core.ids import AccountId
 from bursar.core.instant import MINUTE, Instant
+from bursar.core.jobs.rows import ArrayProgress, OrgJob
 from bursar.core.jobs.transaction import JobTransaction
 from bursar.core.ledger.books import Books, require
 from bursar.core.ledger.commands import Reserve
@@ -54,7 +56,7 @@ def counting_in_pool(quotas: Iterable[Quota], path: Sequence[str], user: str) ->
 
 
 class QuotaCheck(NamedTuple):
-    """Counts jobs against quotas, with what the same transaction has submitted."""
+    """Counts jobs against quotas, as the same transaction has left them."""
 
     jobs: JobTransaction
     books: Books
@@ -97,13 +99,17 @@ class QuotaCheck(NamedTuple):
         return None
 
     def _waiting(self, quota: Quota, most: int) -> int:
-        count = self.jobs.reads.count_waiting(self._account(quota), quota.user, most)
-        return count + sum(1 if job is None else job for job in self._submitted_here(quota))
+        """How many jobs wait; the count of the stored ones may stop once it decides."""
+        change = self._change_of_waiting(quota)
+        bound = most + max(-change, 0)
+        return self.jobs.reads.count_waiting(self._account(quota), quota.user, bound) + change
 
     def _latest(self, quota: Quota, most: int) -> int:
         since = self.now - MINUTE
         count = self.jobs.reads.count_latest(self._account(quota), quota.user, since, most)
-        return count + sum(1 for _ in self._submitted_here(quota))
+        return count + sum(
+            1 for job in self.jobs.new_jobs() if job.array is None and self._counts(quota, job)
+        )
 
     def _account(self, quota: Quota) -> str | None:
         """The account whose jobs are counted; all jobs are the root's: no tree is walked for it."""
@@ -112,13 +118,36 @@ class QuotaCheck(NamedTuple):
         account = require(self.books.accounts, AccountId(quota.account))
         return None if account.parent is None else quota.account
 
-    def _submitted_here(self, quota: Quota) -> Iterable[int | None]:
-        """The submissions of this transaction that a quota counts: how many elements each has."""
-        return (
-            job.elements
-            for job in self.jobs.new_jobs()
-            if job.array is None and quota.is_for(self.books.path(job.account), job.user)
-        )
+    def _change_of_waiting(self, quota: Quota) -> int:
+        """How many more of a quota's jobs wait than are stored, after this transaction's changes.
+
+        Elements that have not begun wait as well.
+        """
+        jobs = self.jobs
+        change = 0
+        for id, job in jobs.jobs.items():
+            more = _waits(job) - (0 if id in jobs.added else _waits(jobs.reads.job(id)))
+            if more and self._counts(quota, job):
+                change += more
+        for id, array in jobs.arrays.items():
+            stored = None if id in jobs.arrays_added else jobs.reads.array(id)
+            more = _to_begin(array) - _to_begin(stored)
+            if more and self._counts(quota, jobs.job(id)):
+                change += more
+        return change
+
+    def _counts(self, quota: Quota, job: OrgJob) -> bool:
+        return quota.is_for(self.books.path(job.account), job.user)
+
+
+def _waits(job: OrgJob | None) -> int:
+    """1 if a job waits; an array does not, its elements do."""
+    return int(job is not None and job.elements is None and job.state in WAITING)
+
+
+def _to_begin(array: ArrayProgress | None) -> int:
+    """How many elements of an array have yet to begin."""
+    return 0 if array is None or array.closed else array.elements - array.begun
 
 
 def _never(quota: Quota, types: Sequence[str], spec: JobSpec) -> Refusal:
