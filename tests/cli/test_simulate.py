@@ -110,6 +110,35 @@ def test_recorded_load_is_simulated(tmp_path: Path, world: Path) -> None:
     assert 30 == run["tenants"]["beta"]["delay_mean_s"]
 
 
+def test_assumptions_about_a_trace_are_printed(tmp_path: Path, world: Path) -> None:
+    trace = tmp_path / "jobs.csv"
+    trace.write_text(TRACE)
+    plain = simulate(world, "--policy", "fifo", "--trace", trace)
+    saving = simulate(
+        world, "--policy", "fifo", "--trace", trace,
+        "--checkpoint-every", "10s", "--checkpoint-cost", "1s",
+    )  # fmt: skip
+
+    assert "trace: 2 jobs that arrive over 30 s\n" in plain.stdout
+    limit = "all jobs have no limit in the trace; their limit is 2 times their run time\n"
+    assert f"assumed: {limit}" in plain.stdout
+    assert "assumed: no job saves checkpoints; a preempted job begins again\n" in plain.stdout
+    assert 0 == saving.exit_code, saving.output
+    assert "checkpoints" not in saving.stdout
+    assert "assumed:" not in simulate(world, "--policy", "fifo").stdout, "nothing is recorded"
+
+
+def test_longest_delay_stands_beside_the_longest_wait(tmp_path: Path, world: Path) -> None:
+    """A job that starts at once and is preempted later waits for nothing and is delayed."""
+    trace = tmp_path / "jobs.csv"
+    trace.write_text("arrives,runs,gpus\n0,600,8\n10,60,8\n")
+    told = simulate(world, "--policy", "srtf", "--trace", trace)
+    figures = {line[:34].strip(): line[34:].strip() for line in told.stdout.splitlines()}
+
+    assert "0.00" == figures["longest wait to a first start (s)"]
+    assert "70.00" == figures["longest queueing delay (s)"]
+
+
 OF_EACH = ("Who had which GPU", "Shares over time", "Queue by tier")
 TITLES = (
     *OF_EACH, "Queue length", "GPUs in use", "All jobs", "Tier paid", "Utilisation",
@@ -178,6 +207,7 @@ def test_svg_chart_is_written(tmp_path: Path, world: Path) -> None:
         (["--weight", "paid/acme=0"], "paid/acme=0: weight"),
         (["--weight", "paid/nobody=2"], "there is no paid/nobody"),
         (["--columns", "gpus=n"], "requires --trace"),
+        (["--checkpoint-every", "10m"], "requires --trace"),
         (["--html", "no/such/folder/page.html"], "no/such/folder: no such folder"),
         (["--svg", "no/such/folder/plot.svg"], "no/such/folder: no such folder"),
     ],

@@ -2,11 +2,19 @@
 
 import csv
 from io import StringIO
+from typing import Any
 
 import pytest
 
 from bursar.core.instant import SECOND
-from bursar.sim.csv_traces import TraceError, TraceReader, columns_of, works_from
+from bursar.sim.csv_traces import (
+    RecordedLoad,
+    TraceError,
+    TraceReader,
+    columns_of,
+    load_from,
+    without_comments,
+)
 from bursar.sim.loads import T0
 from bursar.sim.work import Work
 
@@ -20,9 +28,13 @@ a,2017-10-03 00:02:00,60,0,ann,no-gpus
 MAP = "arrives=submitted,runs=seconds,gpus=n,org=vc,user=who,id=job"
 
 
-def read(text: str, columns: str) -> tuple[Work, ...]:
-    reading = TraceReader(columns=columns_of(columns), types=("V100",), node_gpus=8)
-    return works_from(csv.DictReader(StringIO(text)), reading)
+def load(text: str, columns: str, **defaults: Any) -> RecordedLoad:
+    reading = TraceReader(columns=columns_of(columns), types=("V100",), node_gpus=8, **defaults)
+    return load_from(csv.DictReader(without_comments(StringIO(text))), reading)
+
+
+def read(text: str, columns: str, **defaults: Any) -> tuple[Work, ...]:
+    return load(text, columns, **defaults).works
 
 
 def test_rows_become_jobs_by_arrival() -> None:
@@ -88,3 +100,68 @@ def test_parts_of_gpus_types_and_limits_of_nothing_are_read() -> None:
     assert (500, 0, ("A100",)) == (part.shape.milli, part.shape.gpus, part.shape.types)
     assert (0, 2, ("V100",)) == (whole.shape.milli, whole.shape.gpus, whole.shape.types)
     assert (120 * SECOND, 120 * SECOND) == (part.run_max, whole.run_max)
+
+
+def test_checkpoints_are_read_from_columns_or_are_the_default() -> None:
+    table = "arrives,runs,gpus,ck,cost\n0,60,1,600,5\n1,60,1,,\n2,60,1,0,\n"
+    plain = [work.checkpoint_every for work in read(table, "")]
+    every = 30 * SECOND
+    works = read(
+        table,
+        "checkpoint_every=ck,checkpoint_cost=cost",
+        checkpoint_every=every,
+        checkpoint_cost=SECOND,
+    )
+
+    assert [0, 0, 0] == plain
+    assert [600 * SECOND, every, 0] == [work.checkpoint_every for work in works]
+    assert [5 * SECOND, SECOND, SECOND] == [work.checkpoint_cost for work in works]
+
+
+@pytest.mark.parametrize(
+    ("unit", "factor"), [("us", 1_000_000), ("ms", 1_000), ("ns", 10**9), ("s", 1)]
+)
+def test_times_have_a_unit(unit: str, factor: int) -> None:
+    rows = "".join(f"{at * factor},{60 * factor},1\n" for at in (1_700_000_000, 1_700_000_030))
+    works = read(f"t,d,gpus\n{rows}", f"arrives=t:{unit},runs=d:{unit}")
+
+    assert [T0, T0 + 30 * SECOND] == [work.arrives_at for work in works]
+    assert {60 * SECOND} == {work.runs for work in works}
+
+
+def test_microseconds_without_a_unit_are_refused() -> None:
+    """Taken for seconds, an hour would be a century, and the fleet idle for nearly all of it."""
+    table = "t,runs,gpus\n0,60,1\n3600000000,60,1\n"
+    with pytest.raises(TraceError, match=r"over 114.2 years if 't' is in seconds.*arrives=t:us"):
+        read(table, "arrives=t")
+
+    assert T0 + 3_600 * SECOND == read(table, "arrives=t:us")[1].arrives_at
+    assert T0 + 3_600_000_000 * SECOND == read(table, "arrives=t:s")[1].arrives_at, "it is named"
+
+
+def test_wrong_time_names_its_unit() -> None:
+    with pytest.raises(TraceError, match="row 1: runs is 'soon', no number of milliseconds"):
+        read("arrives,runs,gpus\n0,soon,1\n", "runs=runs:ms")
+
+
+def test_column_name_may_have_a_colon() -> None:
+    [work] = read("job:id,arrives,time:spent,gpus\nj1,0,60,1\n", "id=job:id,runs=time:spent")
+
+    assert ("j1", 60 * SECOND) == (work.id, work.runs)
+
+
+def test_lines_with_a_hash_are_skipped() -> None:
+    table = "# a trace of 2017\narrives,runs,gpus\n# the first week\n0,60,1\n1,60,1\n#2,60,1\n"
+
+    assert 2 == len(read(table, ""))
+
+
+def test_assumed_limits_and_rows_left_out_are_counted() -> None:
+    table = "arrives,runs,gpus,lim\n0,60,1,90\n30,60,1,\n40,60,1,0\n50,0,1,9\n"
+    figures = load(table, "limit=lim").figures()
+
+    expected = {
+        "jobs": 3, "rows_left_out": 1, "span_s": 40.0, "limits_assumed": 2, "limit_by_run": 2.0,
+        "with_checkpoints": 0,
+    }  # fmt: skip
+    assert expected == figures

@@ -115,8 +115,19 @@ def simulate(
     columns: Annotated[
         str,
         typer.Option(
-            "--columns", help="Columns of the trace: arrives=submit_time,runs=duration,gpus=n,..."
+            "--columns",
+            help="Columns of the trace, with units of times: arrives=submit_time:ms,gpus=n,...",
         ),
+    ] = "",
+    checkpoint_every: Annotated[
+        str,
+        typer.Option(
+            "--checkpoint-every",
+            help="Work between checkpoints of jobs in the trace, such as 30m; without it, none.",
+        ),
+    ] = "",
+    checkpoint_cost: Annotated[
+        str, typer.Option("--checkpoint-cost", help="Time to save one of these, such as 1m.")
     ] = "",
     add: Annotated[
         list[str] | None, typer.Option("--add", help="What if: add GPUs, such as H100=16.")
@@ -149,13 +160,14 @@ def simulate(
 
     Exits with 1 if a tenant's books do not add up.
     """
-    from bursar.cli.simulate import read_scenario, simulate
+    from bursar.cli.simulate import TraceOptions, read_scenario, simulate
 
     if example:
         print(read_scenario(file), end="")
         raise typer.Exit
     status = simulate(
-        file=file, policies=policy, seed=seed, json=json, trace=trace, columns=columns,
+        file=file, policies=policy, seed=seed, json=json,
+        trace=TraceOptions(trace, columns, checkpoint_every, checkpoint_cost),
         add=add or [], weights=weight or [], rules=rules, html=html, svg=svg,
     )  # fmt: skip
     raise typer.Exit(status)

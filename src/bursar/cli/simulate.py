@@ -3,19 +3,28 @@
 import csv
 import gzip
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from errno import ENOTDIR
 from json import dumps
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import typer
 import yaml  # type: ignore[import-untyped]
 
 from bursar.cli.policies import load_policy
-from bursar.core.scheduling.model.policy_file import SECTIONS
+from bursar.core.instant import SECOND
+from bursar.core.scheduling.explain.phrases import render_span
+from bursar.core.scheduling.model.policy_file import SECTIONS, parse_span
 from bursar.sim.compare import Case, compare
-from bursar.sim.csv_traces import TraceError, TraceReader, columns_of, works_from
+from bursar.sim.csv_traces import (
+    RecordedLoad,
+    TraceError,
+    TraceReader,
+    columns_of,
+    load_from,
+    without_comments,
+)
 from bursar.sim.engine import Engine
 from bursar.sim.example import WORLDS
 from bursar.sim.gantt import Gantt, gantt
@@ -24,7 +33,6 @@ from bursar.sim.plot import plot
 from bursar.sim.policies import POLICIES
 from bursar.sim.rng import Chance
 from bursar.sim.spec import SimulationSpec, SpecWrong, spec_of
-from bursar.sim.work import Work
 from bursar.sim.world import SimulatedWorld
 
 # The table's rows: name, unit, and path of the figure in a run's report.
@@ -40,7 +48,8 @@ ROWS: Final = (
     ("queueing delay, mean", "s", ("all", "delay_mean_s")),
     ("queueing delay, p95", "s", ("all", "delay_p95_s")),
     ("queueing delay, p99", "s", ("all", "delay_p99_s")),
-    ("longest wait", "s", ("all", "wait_max_s")),
+    ("longest queueing delay", "s", ("all", "delay_max_s")),
+    ("longest wait to a first start", "s", ("all", "wait_max_s")),
     ("completion, mean", "s", ("all", "completion_mean_s")),
     ("completion, p99", "s", ("all", "completion_p99_s")),
     ("slowdown, mean", "x", ("all", "slowdown_mean")),
@@ -71,14 +80,33 @@ TENANT_ROWS: Final = (
 )
 
 
+class TraceOptions(NamedTuple):
+    """The options for a recorded load."""
+
+    file: Path | None = None
+    columns: str = ""
+    checkpoint_every: str = ""
+    checkpoint_cost: str = ""
+
+    def check(self) -> None:
+        """Refuse options that mean nothing without a trace."""
+        options = {
+            "--columns": self.columns,
+            "--checkpoint-every": self.checkpoint_every,
+            "--checkpoint-cost": self.checkpoint_cost,
+        }
+        for option, text in options.items():
+            if text and self.file is None:
+                raise typer.BadParameter("requires --trace", param_hint=option)
+
+
 def simulate(
     *,
     file: Path | None,
     policies: str,
     seed: int,
     json: bool,
-    trace: Path | None,
-    columns: str,
+    trace: TraceOptions,
     add: list[str],
     weights: list[str],
     rules: Path | None,
@@ -88,7 +116,7 @@ def simulate(
     """Run the simulation and print its results; the exit status."""
     try:
         _require_folders(html, svg)
-        cases = _make_cases(file, rules, policies, seed, trace, columns, add, weights)
+        cases, load = _make_cases(file, rules, policies, seed, trace, add, weights)
         gantts: dict[str, Gantt] = {}
 
         def watch(name: str, engine: Engine) -> None:
@@ -98,6 +126,7 @@ def simulate(
         report = compare(
             cases, seed, _ProgressBar(json=json).show, watch, _describe_changes(add, weights)
         )
+        report["trace"] = None if load is None else load.figures()
         if html is not None:
             html.write_text(page(report, build_rows(report), gantts), encoding="utf-8")
         if svg is not None:
@@ -142,25 +171,26 @@ def _make_cases(
     rules: Path | None,
     policies: str,
     seed: int,
-    trace: Path | None,
-    columns: str,
+    trace: TraceOptions,
     add: list[str],
     weights: list[str],
-) -> list[Case]:
-    """All runs: each policy, before and after the what-if changes."""
+) -> tuple[list[Case], RecordedLoad | None]:
+    """All runs: each policy, before and after the what-if changes; and the recorded load."""
     chosen = _parse_policies(policies)
-    if columns and trace is None:
-        raise typer.BadParameter("requires --trace", param_hint="--columns")
+    trace.check()
     spec = spec_of(_parse_scenario(file, rules))
-    worlds = [("", _make_world(spec, seed, trace, columns))]
+    load = _load_trace(spec, trace)
+    worlds = [("", _make_world(spec, seed, load))]
     if add or weights:
         changed = _apply_changes(spec, add, weights)
-        worlds = [("before", worlds[0][1]), ("after", _make_world(changed, seed, trace, columns))]
-    return [
+        after = _make_world(changed, seed, _load_trace(changed, trace))
+        worlds = [("before", worlds[0][1]), ("after", after)]
+    cases = [
         Case(policy=policy, world=world, variant=variant)
         for policy in chosen
         for variant, world in worlds
     ]
+    return cases, load
 
 
 def _describe_changes(add: list[str], weights: list[str]) -> str:
@@ -182,30 +212,35 @@ def _parse_policies(policies: str) -> list[str]:
     return list(dict.fromkeys(chosen))
 
 
-def _make_world(
-    spec: SimulationSpec, seed: int, trace: Path | None, columns: str
-) -> SimulatedWorld:
+def _make_world(spec: SimulationSpec, seed: int, load: RecordedLoad | None) -> SimulatedWorld:
     try:
-        return spec.world(
-            Chance(seed), None if trace is None else _load_trace(spec, trace, columns)
-        )
-    except TraceError:
-        raise
+        return spec.world(Chance(seed), None if load is None else load.works)
     except (TypeError, ValueError, OverflowError) as error:
         raise SpecWrong(str(error)) from error
 
 
-def _load_trace(spec: SimulationSpec, trace: Path, columns: str) -> tuple[Work, ...]:
+def _load_trace(spec: SimulationSpec, trace: TraceOptions) -> RecordedLoad | None:
     """Read jobs from a CSV file, which may be gzipped."""
+    if trace.file is None:
+        return None
     reading = TraceReader(
-        columns=columns_of(columns), types=spec.fleet.types, node_gpus=spec.fleet.node_gpus
+        columns=columns_of(trace.columns),
+        types=spec.fleet.types,
+        node_gpus=spec.fleet.node_gpus,
+        checkpoint_every=_parse_checkpoint(trace.checkpoint_every, "--checkpoint-every"),
+        checkpoint_cost=_parse_checkpoint(trace.checkpoint_cost, "--checkpoint-cost"),
     )
-    open_file = gzip.open if trace.suffix == ".gz" else open
+    open_file = gzip.open if trace.file.suffix == ".gz" else open
     try:
-        with open_file(trace, "rt", encoding="utf-8-sig", newline="") as lines:
-            return works_from(csv.DictReader(lines), reading)
+        with open_file(trace.file, "rt", encoding="utf-8-sig", newline="") as lines:
+            return load_from(csv.DictReader(without_comments(lines)), reading)
     except (EOFError, UnicodeDecodeError, csv.Error) as error:
-        raise TraceError(f"{trace}: {error}") from error
+        raise TraceError(f"{trace.file}: {error}") from error
+
+
+def _parse_checkpoint(text: str, option: str) -> int:
+    """A span such as 30m in microseconds; 0 if the option is not given."""
+    return parse_span(text, option) if text else 0
 
 
 def _apply_changes(spec: SimulationSpec, add: list[str], weights: list[str]) -> SimulationSpec:
@@ -269,7 +304,30 @@ def render_report(report: dict[str, Any]) -> str:
     problems = [problem for run in report["runs"] for problem in run["problems"]]
     books = "the books of all tenants add up" if not problems else "\n".join(problems)
     text = [_format_line(row, widths) for row in rows]
-    return "\n".join([*text, "", f"seed {report['seed']}; {books}"])
+    return "\n".join(
+        [*text, "", *_describe_load(report["trace"]), f"seed {report['seed']}; {books}"]
+    )
+
+
+def _describe_load(load: dict[str, Any] | None) -> Iterator[str]:
+    """What a recorded load is, and what was assumed about it."""
+    if load is None:
+        return
+    left_out = f", {load['rows_left_out']:,} rows left out" if load["rows_left_out"] else ""
+    span = render_span(round(load["span_s"] * SECOND))
+    yield f"trace: {load['jobs']:,} jobs that arrive over {span}{left_out}"
+    if load["limits_assumed"]:
+        jobs = (
+            "all jobs"
+            if load["limits_assumed"] == load["jobs"]
+            else f"{load['limits_assumed']:,} jobs"
+        )
+        yield (
+            f"assumed: {jobs} have no limit in the trace; their limit is"
+            f" {load['limit_by_run']:g} times their run time"
+        )
+    if not load["with_checkpoints"]:
+        yield "assumed: no job saves checkpoints; a preempted job begins again"
 
 
 def _format_unit(unit: str) -> str:
