@@ -48,7 +48,7 @@ from bursar.service.database import (
 from bursar.service.jobs import Answers, Jobs, Submission
 from bursar.service.ledger.batch import Answer, Ask, Batch
 from bursar.service.ledger.ledger import Ledger
-from bursar.service.pools.pool import NullListener, PoolHandle, PoolReplica, at_once
+from bursar.service.pools.pool import NullListener, PoolHandle, PoolReplica, pool_on_connection
 from bursar.service.workers.relay import Relay, Round
 
 POOL: Final = "pool"
@@ -75,7 +75,7 @@ def measure_meter(server: Database, sizes: LedgerSizes, _: dict[str, float], log
             Ledger(database.connect) as ledger,
         ):
             jobs = Jobs(connection, lambda asks: _answers(ledger, asks))
-            pool = at_once(connection, PoolReplica(POOL, NullListener(), hands))
+            pool = pool_on_connection(connection, PoolReplica(POOL, NullListener(), hands))
             # For the relay no time passes: here messages wait for their turn on purpose.
             relay = Relay(connection, jobs, {POOL: pool}, Hands(hands.now))
             create_pool(connection, POOL)

@@ -23,7 +23,7 @@ from bursar.service.pools import leader
 from bursar.service.pools import pooled_lane as module
 from bursar.service.pools.host import Pools, serving_pools
 from bursar.service.pools.leader import PoolLeader
-from bursar.service.pools.pool import PoolHandle, PoolReplica, at_once, sharing
+from bursar.service.pools.pool import PoolHandle, PoolReplica, open_shared_pool, pool_on_connection
 from bursar.service.pools.pooled_lane import Connections
 from bursar.store.pools.loader import create_pool, lock_pool, locked
 from bursar.store.pools.rows import PoolRow
@@ -69,7 +69,7 @@ def made(connection: Connection, many: int) -> list[str]:
 
 def rest(pools: Pools) -> bool:
     """Whether all pools rest."""
-    return all(pools.explaining(name).rests for name in pools.keepers)
+    return all(pools.leader_of(name).is_resting for name in pools.handles)
 
 
 def row_of(connection: Connection, pool: str) -> PoolRow:
@@ -88,8 +88,8 @@ def test_a_hundred_idle_pools_take_no_connections_and_no_threads(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor are they led; and one of them is led at once when a job comes (S11)."""
-    monkeypatch.setattr(leader, "RESTS_AFTER_S", 0.0)
-    monkeypatch.setattr(module, "UNUSED_S", 0.0)
+    monkeypatch.setattr(leader, "REST_AFTER_S", 0.0)
+    monkeypatch.setattr(module, "IDLE_CLOSE_S", 0.0)
     with connected(url) as connection:
         names = made(connection, MANY)
         with served(url) as pools:
@@ -98,7 +98,7 @@ def test_a_hundred_idle_pools_take_no_connections_and_no_threads(
             sql = "select count(*) from pg_stat_activity where datname = current_database()"
             eventually(lambda: connection.execute(sql).fetchall()[0][0] <= FEW, "few connections")
             assert {NEVER} == {row_of(connection, name).leader_due_at for name in names}
-            keeper, node = pools.keepers[names[7]], Node1()
+            keeper, node = pools.handles[names[7]], Node1()
             begin(keeper, node)
             submit(keeper, connection, "job")
             eventually(lambda: runs(connection, keeper.id) == {"job"}, "it is placed")
@@ -115,13 +115,13 @@ def test_who_stands_by_takes_over_a_pool_that_was_at_rest(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though the process that was told of the job has ended before it led (S11)."""
-    monkeypatch.setattr(leader, "RESTS_AFTER_S", 0.0)
+    monkeypatch.setattr(leader, "REST_AFTER_S", 0.0)
     with connected(url) as connection:
         [name] = made(connection, 1)
         with served(url) as pools:
             eventually(lambda: rest(pools), "it rests")
             with connected(url) as other:
-                there = at_once(other, PoolReplica(name, Ears()))
+                there = pool_on_connection(other, PoolReplica(name, Ears()))
                 begin(there, Node1())
                 submit(there, connection, "job")
             eventually(lambda: runs(connection, name) == {"job"}, "somebody has looked")
@@ -129,22 +129,22 @@ def test_who_stands_by_takes_over_a_pool_that_was_at_rest(
 
 
 def _known(pools: Pools, name: str) -> set[str]:
-    return pools.keepers[name].look(lambda pool: {job for _, job in pool.jobs})
+    return pools.handles[name].look(lambda pool: {job for _, job in pool.jobs})
 
 
 def test_what_others_do_in_a_pool_at_rest_is_known(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever asks this process about its nodes is told what is so (D4)."""
-    monkeypatch.setattr(leader, "RESTS_AFTER_S", 0.0)
+    monkeypatch.setattr(leader, "REST_AFTER_S", 0.0)
     with connected(url) as connection, connected(url) as other:
         [name] = made(connection, 1)
         with served(url) as pools:
             eventually(lambda: rest(pools), "it rests")
-            begin(at_once(other, PoolReplica(name, Ears())), Node1())
-            found = pools.keepers[name].look
+            begin(pool_on_connection(other, PoolReplica(name, Ears())), Node1())
+            found = pools.handles[name].look
             eventually(lambda: bool(found(lambda pool: pool.machines)), "it has heard of the node")
-            assert pools.explaining(name).rests
+            assert pools.leader_of(name).is_resting
 
 
 # One pool
@@ -156,10 +156,10 @@ class Resting:
     def __init__(self, connection: Connection, other: Connection) -> None:
         [self.pool] = made(connection, 1)
         self.clock = Clock()
-        self.keeper = at_once(connection, PoolReplica(self.pool, Ears(), self.clock))
+        self.keeper = pool_on_connection(connection, PoolReplica(self.pool, Ears(), self.clock))
         self.leading = PoolLeader(self.keeper, POLICY, "one")
         self.other = PoolLeader(
-            at_once(other, PoolReplica(self.pool, Ears(), self.clock)), POLICY, "two"
+            pool_on_connection(other, PoolReplica(self.pool, Ears(), self.clock)), POLICY, "two"
         )
         begin(self.keeper, Node1())
 
@@ -169,8 +169,8 @@ def resting(
     database_url: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Resting]:
     """A pool that may rest at once."""
-    monkeypatch.setattr(leader, "RESTS_AFTER_S", 0.0)
-    monkeypatch.setattr(leader, "SAYS_SO_S", 0.0)
+    monkeypatch.setattr(leader, "REST_AFTER_S", 0.0)
+    monkeypatch.setattr(leader, "RENEW_INTERVAL_S", 0.0)
     monkeypatch.setattr(PoolLeader, "wake", lambda self: None)
     with connected(database_url) as other:
         yield Resting(connection, other)
@@ -197,7 +197,9 @@ def test_a_silent_node_of_a_pool_at_rest_is_dead(connection: Connection) -> None
     """Its state follows from the time of its last report; no transaction is needed (S10, S11)."""
     [name] = made(connection, 1)
     clock, running_for = Clock(), [1_000 * SECOND]
-    keeper = at_once(connection, PoolReplica(name, Ears(), clock, lambda: running_for[0]))
+    keeper = pool_on_connection(
+        connection, PoolReplica(name, Ears(), clock, lambda: running_for[0])
+    )
     begin(keeper, Node1())
 
     def read_states() -> tuple[NodeState, int | None, int]:
@@ -224,7 +226,7 @@ def test_a_silent_node_of_a_pool_at_rest_is_dead(connection: Connection) -> None
 def test_who_needs_a_leader_has_one(connection: Connection, resting: Resting) -> None:
     """Though nothing waits or runs: nodes are to be given back, say."""
     assert None is resting.leading._turn()
-    resting.other.want()
+    resting.other.request_leader()
     assert None is not resting.other._turn()
     assert (2, "two") == (lambda row: (row.epoch, row.leader))(row_of(connection, resting.pool))
     resting.other._wanted_until = 0.0
@@ -275,7 +277,7 @@ def test_lanes_share_a_few_connections(database_url: str, connection: Connection
     with ExitStack() as stack:
         keepers = [
             stack.enter_context(
-                sharing(connections, PoolReplica(name, Ears()), Limits(idle_s=0.05))
+                open_shared_pool(connections, PoolReplica(name, Ears()), Limits(idle_s=0.05))
             )
             for name in names
         ]
@@ -284,11 +286,11 @@ def test_lanes_share_a_few_connections(database_url: str, connection: Connection
                 assert {0} == set(callers.map(PoolHandle.expire, keepers))
         assert len(opened) <= 2
         eventually(lambda: _threads() == [], "nobody works when nobody asks")
-        connections.tidy(0.0)
+        connections.close_idle(0.0)
         assert all(one.closed for one in opened)
         assert 0 == keepers[0].expire(), "whoever asks next has another one"
         assert not opened[-1].closed
-    connections.tidy(0.0)
+    connections.close_idle(0.0)
 
 
 def test_a_lane_that_meets_another_server_forgets_what_it_knew(
@@ -298,17 +300,17 @@ def test_a_lane_that_meets_another_server_forgets_what_it_knew(
     [name] = made(connection, 1)
     connections = Connections(lambda: connected(database_url))
     kept = PoolReplica(name, Ears())
-    with sharing(connections, kept) as keeper:
+    with open_shared_pool(connections, kept) as keeper:
         begin(keeper, Node1())
         known = keeper.look(lambda pool: pool)
-        connections.tidy(0.0)
+        connections.close_idle(0.0)
         keeper.expire()
         assert known is keeper.look(lambda pool: pool)
-        connections.tidy(0.0)
-        monkeypatch.setattr(module, "SERVER", "select 'another'")
+        connections.close_idle(0.0)
+        monkeypatch.setattr(module, "SERVER_IDENTITY", "select 'another'")
         keeper.expire()
         assert known is not keeper.look(lambda pool: pool)
-    connections.tidy(0.0)
+    connections.close_idle(0.0)
 
 
 def test_a_connection_that_is_lost_takes_the_others_with_it(
@@ -321,13 +323,13 @@ def test_a_connection_that_is_lost_takes_the_others_with_it(
         lost, *others = [connections.borrow() for _ in range(3)]
         for one in others:
             connections.give_back(one)
-        connections.lose(lost)
+        connections.discard(lost)
         assert all(one.connection.closed for one in (lost, *others))
-        with sharing(connections, PoolReplica(name, Ears())) as keeper:
+        with open_shared_pool(connections, PoolReplica(name, Ears())) as keeper:
             assert 0 == keeper.expire()
             line.cut()
             assert 0 == keeper.expire()
-        connections.tidy(0.0)
+        connections.close_idle(0.0)
 
 
 def test_who_cannot_connect_leaves_room_for_others(
@@ -347,4 +349,4 @@ def test_who_cannot_connect_leaves_room_for_others(
     lent = connections.borrow()
     lent.connection.close()
     connections.give_back(lent)
-    connections.lose(connections.borrow())
+    connections.discard(connections.borrow())

@@ -13,7 +13,7 @@ from bursar.core.scheduling.plan import make_plan
 from bursar.service.ledger.batcher import Busy, Limits
 from bursar.service.pools import leader
 from bursar.service.pools.leader import PoolLeader
-from bursar.service.pools.pool import PoolHandle, PoolReplica, keeping
+from bursar.service.pools.pool import PoolHandle, PoolReplica, open_pool
 from bursar.store.pools.loader import create_pool
 from bursar.store.sql.connection import Connection
 from tests.service.test_pools import POLICY, Ears, Node1, begin, come_to_run, queued
@@ -53,9 +53,9 @@ def test_what_comes_is_placed_without_another_word(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two jobs, one after the other, in a term that lasts; who was denied asks again (S11)."""
-    monkeypatch.setattr(leader, "SAYS_SO_S", 600.0)
+    monkeypatch.setattr(leader, "RENEW_INTERVAL_S", 600.0)
     ears, node = Ears(), Node1()
-    with keeping(lambda: connected(database_url), PoolReplica(pool, ears)) as keeper:
+    with open_pool(lambda: connected(database_url), PoolReplica(pool, ears)) as keeper:
         counting = Counting(keeper)
         begin(keeper, node)
         with PoolLeader(counting, POLICY, "one") as leading:
@@ -76,7 +76,7 @@ def test_a_question_during_a_transaction_is_answered_at_the_time_of_the_cluster(
     """A transaction that changes nothing moves the time in memory, but not in the pool's row. The
     next transaction reads the row; a question meanwhile is not asked with that older time (S14).
     """
-    for name in ("SAYS_SO_S", "EXPIRES_S"):
+    for name in ("RENEW_INTERVAL_S", "EXPIRE_INTERVAL_S"):
         monkeypatch.setattr(leader, name, 600.0)
     entered, goes_on = threading.Event(), threading.Event()
 
@@ -86,7 +86,7 @@ def test_a_question_during_a_transaction_is_answered_at_the_time_of_the_cluster(
         return work.pool.now
 
     with (
-        keeping(lambda: connected(database_url), PoolReplica(pool, Ears())) as keeper,
+        open_pool(lambda: connected(database_url), PoolReplica(pool, Ears())) as keeper,
         PoolLeader(keeper, POLICY, "one") as leading,
     ):
         leading.ask(_nodes).result(60)
@@ -107,11 +107,11 @@ def test_who_asks_while_nobody_can_lead_is_told_so(
     database_url: str, pool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An answer that would not come is no answer: whoever waits for it may wait for ever (S14)."""
-    monkeypatch.setattr(leader, "SAYS_SO_S", 0.01)
+    monkeypatch.setattr(leader, "RENEW_INTERVAL_S", 0.01)
     limits = Limits(lanes=1, unreachable_s=0.2)
     with (
         proxy(database_url) as line,
-        keeping(lambda: connected(line.url), PoolReplica(pool, Ears()), limits) as keeper,
+        open_pool(lambda: connected(line.url), PoolReplica(pool, Ears()), limits) as keeper,
         PoolLeader(keeper, POLICY, "one") as leading,
     ):
         assert 0 == leading.ask(_nodes).result(60)
@@ -126,7 +126,7 @@ def test_who_asks_while_nobody_can_lead_is_told_so(
 
 def test_who_asks_a_leader_that_leaves_is_told_so(database_url: str, pool: str) -> None:
     """Before it has left, or after: nobody is at work there who could answer."""
-    with keeping(lambda: connected(database_url), PoolReplica(pool, Ears())) as keeper:
+    with open_pool(lambda: connected(database_url), PoolReplica(pool, Ears())) as keeper:
         leaving = Slow(keeper)
         with PoolLeader(leaving, POLICY, "one") as leading:
             assert leaving.begun.wait(60)

@@ -31,8 +31,15 @@ from bursar.core.value import replace
 from bursar.service.ledger.batcher import Busy
 from bursar.service.pools import pool as keeper_module
 from bursar.service.pools.leader import PoolLeader
-from bursar.service.pools.pool import PoolCall, PoolHandle, PoolReplica, at_once, keeping, sharing
-from bursar.service.pools.pooled_lane import PATIENCE, Connections
+from bursar.service.pools.pool import (
+    PoolCall,
+    PoolHandle,
+    PoolReplica,
+    open_pool,
+    open_shared_pool,
+    pool_on_connection,
+)
+from bursar.service.pools.pooled_lane import POOL_TIMEOUTS, Connections
 from bursar.store.database import Timeouts
 from bursar.store.database import connect as limited
 from bursar.store.jobs.outbox import Letter
@@ -120,7 +127,7 @@ def pool(connection: Connection) -> str:
 def kept_at(url: str, pool: str, clock: Clock | None = None) -> Iterator[PoolHandle]:
     """A pool kept on a connection of its own."""
     with connected(url) as connection:
-        yield at_once(connection, PoolReplica(pool, Ears(), clock or Clock()))
+        yield pool_on_connection(connection, PoolReplica(pool, Ears(), clock or Clock()))
 
 
 def begin(keeper: PoolHandle, *nodes: Node1) -> None:
@@ -174,7 +181,7 @@ def test_what_is_asked_at_once_is_one_transaction(
 ) -> None:
     """However many have asked while the one before was under way (D3)."""
     nodes = [Node1(NodeId(f"n{number}")) for number in range(MANY)]
-    with keeping(lambda: connected(database_url), PoolReplica(pool, Ears())) as keeper:
+    with open_pool(lambda: connected(database_url), PoolReplica(pool, Ears())) as keeper:
         begin(keeper, *nodes)
         before = version(connection, pool)
         with connection.transaction():
@@ -194,7 +201,7 @@ def test_who_contradicts_what_is_known_spoils_nobody_elses_asks(
     """A job that begins with its withdrawal is a bug of its sender, which is told (D3)."""
     node = Node1()
     with (
-        keeping(lambda: connected(database_url), PoolReplica(pool, Ears())) as keeper,
+        open_pool(lambda: connected(database_url), PoolReplica(pool, Ears())) as keeper,
         ThreadPoolExecutor(3) as beside,
     ):
         begin(keeper, node)
@@ -245,7 +252,7 @@ def test_what_has_happened_is_told_to_whoever_waits_for_it(
     """A change, a message, an order: each once, and nothing when nothing has."""
     ears, node = Ears(), Node1()
     with connected(database_url) as own:
-        keeper = at_once(own, PoolReplica(pool, ears, Clock()))
+        keeper = pool_on_connection(own, PoolReplica(pool, ears, Clock()))
         begin(keeper, node)
         epoch = led(keeper)
         ears.heard.clear()
@@ -274,7 +281,7 @@ def test_what_others_have_ordered_is_told_to_whoever_waits_here(
     ears, node = Ears(), Node1()
     with kept_at(database_url, pool) as leader, connected(database_url) as own:
         begin(leader, node)
-        other = at_once(own, PoolReplica(pool, ears, Clock()))
+        other = pool_on_connection(own, PoolReplica(pool, ears, Clock()))
         other.catch_up()
         ears.nodes.clear()
         placed(leader)
@@ -435,7 +442,7 @@ def test_who_is_asked_about_is_known_although_a_leader_follows_meanwhile(
     clock, node = Clock(), Node1()
     with connected(database_url) as own:
         kept = PoolReplica(pool, Ears(), clock)
-        keeper = at_once(own, kept)
+        keeper = pool_on_connection(own, kept)
         begin(keeper, node)
         [lease] = placed(keeper).placed
         keeper.report(node.told(ran(0, lease.fence))).result()
@@ -488,9 +495,9 @@ def test_memory_that_contradicts_the_rows_is_read_anew(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Else whatever it was wrong about would fail for as long as the process lives."""
-    monkeypatch.setattr(keeper_module, "BELIEVED_S", 0.0)
+    monkeypatch.setattr(keeper_module, "FRESH_READ_S", 0.0)
     node, other = Node1(), Node1(N2)
-    with keeping(lambda: connected(database_url), PoolReplica(pool, Ears(), Clock())) as keeper:
+    with open_pool(lambda: connected(database_url), PoolReplica(pool, Ears(), Clock())) as keeper:
         begin(keeper, node, other)
         connection.execute("delete from nodes where pool_id = %s and node_id = %s", [pool, N1])
         assert keeper.report(node.told()).result() is None
@@ -506,7 +513,7 @@ def test_news_for_nodes_are_not_lost_with_the_transaction_that_found_them(
     ears, node = Ears(), Node1()
     with kept_at(database_url, pool) as leader, connected(database_url) as own:
         begin(leader, node)
-        other = at_once(own, PoolReplica(pool, ears, Clock()))
+        other = pool_on_connection(own, PoolReplica(pool, ears, Clock()))
         other.catch_up()
         placed(leader)
         ears.nodes.clear()
@@ -523,7 +530,7 @@ def test_news_for_nodes_are_not_lost_with_the_transaction_that_found_them(
 @contextmanager
 def through(line: Proxy, pool: str) -> Iterator[PoolHandle]:
     """A pool kept by a thread, over a line that may fail."""
-    with keeping(lambda: connected(line.url), PoolReplica(pool, Ears(), Clock())) as keeper:
+    with open_pool(lambda: connected(line.url), PoolReplica(pool, Ears(), Clock())) as keeper:
         yield keeper
 
 
@@ -579,7 +586,11 @@ def test_who_stands_still_in_the_middle_of_a_transaction_holds_up_nobody_for_lon
 ) -> None:
     """A process that was stopped, or whose machine is gone, has the pool's row: another leads and
     nodes are heard all the same, before leases run out; what was under way is done again (S11)."""
-    assert LEADER_TERM // 1_000 < PATIENCE.idle_in_transaction_ms < (LEADER_TERM + SECOND) // 1_000
+    assert (
+        LEADER_TERM // 1_000
+        < POOL_TIMEOUTS.idle_in_transaction_ms
+        < (LEADER_TERM + SECOND) // 1_000
+    )
     still, goes_on, node = threading.Event(), threading.Event(), Node1()
 
     def stand_still(work: PoolTransaction) -> int:
@@ -587,10 +598,10 @@ def test_who_stands_still_in_the_middle_of_a_transaction_holds_up_nobody_for_lon
         goes_on.wait()
         return work.epoch
 
-    lent = Connections(lambda: limited(database_url, PATIENCE))
+    lent = Connections(lambda: limited(database_url, POOL_TIMEOUTS))
     with (
-        sharing(lent, PoolReplica(pool, Ears())) as stopped,
-        keeping(lambda: connected(database_url), PoolReplica(pool, Ears())) as other,
+        open_shared_pool(lent, PoolReplica(pool, Ears())) as stopped,
+        open_pool(lambda: connected(database_url), PoolReplica(pool, Ears())) as other,
         ThreadPoolExecutor(1) as beside,
     ):
         begin(stopped, node)
@@ -602,7 +613,7 @@ def test_who_stands_still_in_the_middle_of_a_transaction_holds_up_nobody_for_lon
         finally:
             goes_on.set()
         assert 1 == answer.result()
-    lent.tidy(0.0)
+    lent.close_idle(0.0)
 
 
 def test_who_reads_a_large_pool_for_the_first_time_may_take_its_time(
@@ -617,7 +628,7 @@ def test_who_reads_a_large_pool_for_the_first_time_may_take_its_time(
             sql = "select from pg_stat_activity where pid = %s"
             return connection.execute(sql, [backend]).rowcount == 0
 
-        keeper = at_once(own, PoolReplica(pool, Ears()))
+        keeper = pool_on_connection(own, PoolReplica(pool, Ears()))
         keeper.change(lambda work: time.sleep(0.7))
         with pytest.raises(OperationalError):
             keeper.change(lambda work: eventually(is_cut_off))
@@ -743,7 +754,7 @@ def leading(url: str, pool: str, who: str) -> Iterator[PoolHandle]:
     """A process that leads a pool, or stands by."""
     ears = Ears()
     with (
-        keeping(lambda: connected(url), PoolReplica(pool, ears)) as keeper,
+        open_pool(lambda: connected(url), PoolReplica(pool, ears)) as keeper,
         PoolLeader(keeper, POLICY, who) as leader,
     ):
         ears.leading = leader
@@ -813,7 +824,7 @@ def test_a_leader_that_was_stopped_writes_nothing_when_it_goes_on(
 ) -> None:
     """Two believe to lead: the one whose term was over is denied (S11)."""
     node = Node1()
-    with keeping(lambda: connected(database_url), PoolReplica(pool, Ears())) as keeper:
+    with open_pool(lambda: connected(database_url), PoolReplica(pool, Ears())) as keeper:
         stopped = Stopped(keeper)
         begin(keeper, node)
         queued(keeper, connection, "a")
@@ -849,7 +860,7 @@ def test_what_could_not_be_written_is_decided_again(
     database_url: str, connection: Connection, pool: str
 ) -> None:
     """A leader that has carried something out in its memory alone forgets it (S11)."""
-    with keeping(lambda: connected(database_url), PoolReplica(pool, Ears())) as keeper:
+    with open_pool(lambda: connected(database_url), PoolReplica(pool, Ears())) as keeper:
         node = Node1()
         begin(keeper, node)
         queued(keeper, connection, "a")

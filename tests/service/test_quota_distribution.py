@@ -26,8 +26,14 @@ from bursar.service.keys import DEPLOYMENT
 from bursar.service.ledger.batch import Ask, Batch
 from bursar.service.ledger.batcher import Limits
 from bursar.service.org_setup import begin_books
-from bursar.service.pools.pool import NullListener, PoolHandle, PoolReplica, at_once, keeping
-from bursar.service.pools.quota_distribution import KIND, QuotaDistributor
+from bursar.service.pools.pool import (
+    NullListener,
+    PoolHandle,
+    PoolReplica,
+    open_pool,
+    pool_on_connection,
+)
+from bursar.service.pools.quota_distribution import POLICY_SETTING, QuotaDistributor
 from bursar.store.database import Timeouts
 from bursar.store.database import connect as limited
 from bursar.store.jobs.outbox import Letter
@@ -55,15 +61,19 @@ class Process:
 
     def __post_init__(self) -> None:
         self.pools = {
-            name: at_once(self.connection, PoolReplica(name, NullListener(), self.world.clock))
+            name: pool_on_connection(
+                self.connection, PoolReplica(name, NullListener(), self.world.clock)
+            )
             for name in self.world.pools
         }
         self.dealer = QuotaDistributor(self.connection, self.pools, self.world.clock)
 
     def deal(self) -> None:
         """Carry what is to be carried."""
-        self.dealer.policies()
-        for org in sorted((self.dealer.undivided() | self.dealer.wanted()) & {self.world.org}):
+        self.dealer.deliver_policies()
+        for org in sorted(
+            (self.dealer.undivided_orgs() | self.dealer.orgs_in_need()) & {self.world.org}
+        ):
             self.dealer.divide(org)
 
     def schedule(self, name: str) -> PlanOutcome | None:
@@ -273,7 +283,7 @@ def test_another_process_knows_slices_and_policies_as_soon_as_it_looks(
         other.schedule(name)
         assert {"gpus": 3} == granted(other.pools[name], world.org)
         world.quota(gpus_max=2)
-        world.set(DEPLOYMENT, KIND, name, {"tiers": {"paid": {"weight": 7}}})
+        world.set(DEPLOYMENT, POLICY_SETTING, name, {"tiers": {"paid": {"weight": 7}}})
         one.deal()
         other.schedule(name)
         follower, _ = other.pools[name].follow(POLICY, world.clock.now)
@@ -322,9 +332,9 @@ def test_a_policy_that_is_not_understood_leaves_the_one_before(world: World) -> 
     """As by a version that knows fewer words."""
     one = Process(world, world.plain)
     name, _ = world.pools
-    world.set(DEPLOYMENT, KIND, name, {"policy": {"half_life": 9}})
+    world.set(DEPLOYMENT, POLICY_SETTING, name, {"policy": {"half_life": 9}})
     one.deal()
-    world.set(DEPLOYMENT, KIND, name, {"policy": {"made_up": 9}})
+    world.set(DEPLOYMENT, POLICY_SETTING, name, {"policy": {"made_up": 9}})
     one.deal()
 
     in_force = one.pools[name].look(lambda pool: pool.policy)
@@ -378,7 +388,7 @@ def test_a_pool_that_cannot_be_reached_holds_up_no_other(
     with ExitStack() as stack:
         pools = {
             name: stack.enter_context(
-                keeping(
+                open_pool(
                     lambda: limited(database_url, hasty),
                     PoolReplica(name, NullListener(), world.clock),
                     limits,

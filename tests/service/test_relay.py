@@ -34,7 +34,7 @@ from bursar.service.ledger.audit import Contradiction, verify
 from bursar.service.ledger.batch import Answer, Ask
 from bursar.service.ledger.batcher import Busy, Limits
 from bursar.service.ledger.ledger import Ledger
-from bursar.service.pools.pool import NullListener, PoolHandle, PoolReplica, keeping
+from bursar.service.pools.pool import NullListener, PoolHandle, PoolReplica, open_pool
 from bursar.service.workers import relay
 from bursar.service.workers.relay import Relay
 from bursar.store.database import Timeouts
@@ -617,7 +617,7 @@ def test_an_unreachable_pool_does_not_delay_messages_of_other_pools(
     with ExitStack() as stack:
         pools = {
             one.pool: stack.enter_context(
-                keeping(
+                open_pool(
                     lambda: limited(url, hasty),
                     PoolReplica(one.pool, NullListener(), clock),
                     limits,

@@ -173,10 +173,10 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def hastily(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader asks for the time at every turn, has no thread, and notes what waits soon."""
-    monkeypatch.setattr(leader, "SAYS_SO_S", 0.0)
-    monkeypatch.setattr(leader, "EXPIRES_S", 0.0)
-    monkeypatch.setattr(leader, "RESTS_AFTER_S", 0.0)
-    monkeypatch.setattr(leader, "NOTES_MOST", 20)
+    monkeypatch.setattr(leader, "RENEW_INTERVAL_S", 0.0)
+    monkeypatch.setattr(leader, "EXPIRE_INTERVAL_S", 0.0)
+    monkeypatch.setattr(leader, "REST_AFTER_S", 0.0)
+    monkeypatch.setattr(leader, "AUDIT_RECORDS_MAX", 20)
     monkeypatch.setattr(PoolLeader, "wake", lambda self: None)
 
 

@@ -43,7 +43,7 @@ class Scheduler:
         self.case = Case(**{"want": "", "nodes": "n1=8xH100", "policy": PoolPolicy(), **case})
         self.asked: list[tuple[Question, Future[tuple[Prospect, float]]]] = []
         self.waits = False
-        self.rests = False
+        self.is_resting = False
         self.pool = Pool()  # as its keeper has it
         self.idle_for = 0  # since the last transaction of the pool
 
@@ -72,10 +72,10 @@ class Pools:
     sent_to: list[str] = field(default_factory=list)
 
     @property
-    def keepers(self) -> Any:
+    def handles(self) -> Any:
         return self.found
 
-    def explaining(self, pool: str) -> Scheduler:
+    def leader_of(self, pool: str) -> Scheduler:
         return self.found[pool]
 
     def relay_from_org(self, org: str) -> None:
@@ -167,7 +167,7 @@ def test_an_idle_pool_is_not_woken(clock: Ticks) -> None:
     its scheduler is asked."""
     trial = waiting()
     one = Scheduler()
-    one.rests, one.pool = True, trial.pool
+    one.is_resting, one.pool = True, trial.pool
     router = Router(Pools({"a": one}), clock)
     router.look()
     assert 1 == len(one.asked), "a job waits there"
@@ -284,10 +284,10 @@ class Kept:
 
     def __init__(self, one: Pair) -> None:
         self._one = one
-        self.keepers = {name: driver.pool for name, driver in one.drivers.items()}
+        self.handles = {name: driver.pool for name, driver in one.drivers.items()}
         self.posted: list[str] = []
 
-    def explaining(self, pool: str) -> Any:
+    def leader_of(self, pool: str) -> Any:
         return Answering(self._one, pool)
 
     def relay_from_org(self, org: str) -> None:
@@ -298,7 +298,7 @@ class Kept:
 class Answering:
     one: Pair
     pool: str
-    rests: bool = False
+    is_resting: bool = False
 
     def ask(self, question: Any) -> "Future[Any]":
         now = self.one.clock.now

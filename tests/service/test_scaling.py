@@ -35,9 +35,9 @@ from bursar.core.scheduling.model.nodes import Node, NodeState
 from bursar.core.value import replace
 from bursar.service.pools import scaling
 from bursar.service.pools.leader import PoolLeader
-from bursar.service.pools.pool import PoolHandle, PoolReplica, at_once, keeping
+from bursar.service.pools.pool import PoolHandle, PoolReplica, open_pool, pool_on_connection
 from bursar.service.pools.provisioning import ANSWER_MAX, CommandHook, NotDone
-from bursar.service.pools.scaling import GONE_BY, Scaler
+from bursar.service.pools.scaling import REMOVAL_TIME, Scaler
 from bursar.store.pools import node_orders as store
 from bursar.store.pools.loader import create_pool
 from bursar.store.sql.connection import Connection, money_time
@@ -70,10 +70,10 @@ class Pools:
     leading: PoolLeader
 
     @property
-    def keepers(self) -> dict[str, PoolHandle]:
+    def handles(self) -> dict[str, PoolHandle]:
         return {self.keeper.id: self.keeper}
 
-    def explaining(self, pool: str) -> PoolLeader:
+    def leader_of(self, pool: str) -> PoolLeader:
         return self.leading
 
 
@@ -92,7 +92,7 @@ class Process:
 
     def look(self) -> list[NodeOrder]:
         """Look at all orders; how they are afterwards."""
-        self.scaler.look(self.connection)
+        self.scaler.poll(self.connection)
         return self.orders()
 
     def orders(self) -> list[NodeOrder]:
@@ -134,7 +134,7 @@ class World:
         ears = Ears()
         hook = CommandHook((sys.executable, "-I", "-S", str(PROVIDER), str(self.folder)), limit_s)
         with (
-            keeping(
+            open_pool(
                 lambda: connected(self.url), PoolReplica(self.pool, ears, self.clock)
             ) as keeper,
             PoolLeader(keeper, POLICY, who) as leading,
@@ -168,13 +168,13 @@ class World:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Questions are asked again as soon as possible."""
-    monkeypatch.setattr(scaling, "AGAIN_FIRST_S", 0.01)
+    monkeypatch.setattr(scaling, "RETRY_FIRST_S", 0.01)
 
 
 @pytest.fixture
 def lists(monkeypatch: pytest.MonkeyPatch) -> None:
     """What there is is compared at every look."""
-    monkeypatch.setattr(scaling, "LISTS_S", 0.0)
+    monkeypatch.setattr(scaling, "LIST_INTERVAL_S", 0.0)
 
 
 @pytest.fixture
@@ -404,7 +404,7 @@ def test_what_was_given_back_and_is_there_is_given_back_again(world: World) -> N
         store.set_scale(process.connection, world.pool, replace(SCALE, offers=()), T0)
         (world.folder / "nodes" / order.id).touch()
         (world.folder / "nodes" / "a stranger's").touch()
-        world.clock.now += GONE_BY + SECOND
+        world.clock.now += REMOVAL_TIME + SECOND
         process.queue("another")
 
         def given_back() -> bool:
@@ -556,7 +556,7 @@ def test_whoever_is_killed_is_followed_by_one_who_goes_on(
 ) -> None:
     """Between advice and order, order and question, answer and note: one order, one node."""
     store.set_scale(connection, world.pool, replace(SCALE, every=SECOND), T0)
-    keeper = at_once(connection, PoolReplica(world.pool, Ears()))
+    keeper = pool_on_connection(connection, PoolReplica(world.pool, Ears()))
     until = money_time(connection) + HOUR
     keeper.receive([letter(keeper, "job", asking(hold_until=until))])
     if state is OrderState.GONE:  # and nothing is ordered in its place

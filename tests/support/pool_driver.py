@@ -33,7 +33,7 @@ from bursar.core.scheduling.model.policy import PAID, PoolPolicy
 from bursar.core.scheduling.plan import carry_out
 from bursar.service.jobs import Answers, Jobs, RunAsks, Submission
 from bursar.service.ledger.batch import Ask, Batch
-from bursar.service.pools.pool import NullListener, PoolHandle, PoolReplica, at_once
+from bursar.service.pools.pool import NullListener, PoolHandle, PoolReplica, pool_on_connection
 from bursar.service.workers.relay import Relay
 from bursar.store.ledger.writer import create_org
 from bursar.store.pools.loader import create_pool
@@ -154,7 +154,7 @@ class World:
 
     def kept(self, connection: Any) -> PoolHandle:
         """The pool, kept on a connection."""
-        return at_once(connection, PoolReplica(self.pool, NullListener(), self.clock))
+        return pool_on_connection(connection, PoolReplica(self.pool, NullListener(), self.clock))
 
     def found(self, connection: Connection) -> None:
         """Begin the org and the pool."""

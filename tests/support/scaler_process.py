@@ -5,7 +5,7 @@ from pathlib import Path
 from threading import Event
 
 from bursar.service.pools.leader import PoolLeader
-from bursar.service.pools.pool import PoolReplica, keeping
+from bursar.service.pools.pool import PoolReplica, open_pool
 from bursar.service.pools.provisioning import CommandHook
 from bursar.service.pools.scaling import scaling_pools
 from tests.service.test_pools import POLICY, Ears
@@ -18,7 +18,7 @@ def main(url: str, pool: str, folder: Path, who: str) -> None:
     ears = Ears()
     hook = CommandHook((sys.executable, "-I", "-S", str(PROVIDER), str(folder)))
     with (
-        keeping(lambda: connected(url), PoolReplica(pool, ears)) as keeper,
+        open_pool(lambda: connected(url), PoolReplica(pool, ears)) as keeper,
         PoolLeader(keeper, POLICY, who) as leading,
     ):
         ears.leading = leading

@@ -147,7 +147,7 @@ class World:
 
     def progress(self, jobs: int) -> str:
         """How far a load of so many jobs has got, as the pool knows it."""
-        keeper = self.pools.keepers[POOL]
+        keeper = self.pools.handles[POOL]
         count = keeper.look(lambda pool: Counter(map(_state, pool.jobs.values())))
         told = ", ".join(f"{many:,} {state}" for state, many in sorted(count.items()))
         return f"of {jobs:,} jobs {told or 'none is in the pool'}"
@@ -158,7 +158,7 @@ class World:
         def heard(pool: Pool) -> bool:
             return all(one.reported_at is not None for one in pool.machines.values())
 
-        self._await(lambda: self.pools.keepers[POOL].look(heard), "all nodes heard of")
+        self._await(lambda: self.pools.handles[POOL].look(heard), "all nodes heard of")
 
     def await_all(self, state: str, count: int) -> float:
         """Wait until so many jobs are in a state; the instant, by `time.perf_counter`."""
@@ -264,7 +264,7 @@ def deployed(server: Database, setting: Setting) -> Iterator[World]:
             serving_pools(plain, ledger, clock, placed_in(setting.snapshot.policy)) as pools,
         ):
             pools.add(POOL)
-            keeper = pools.keepers[POOL]
+            keeper = pools.handles[POOL]
             with ThreadPoolExecutor(64) as many:
                 list(many.map(keeper.register, setting.snapshot.nodes))
             yield World(database, connection, ledger, pools)

@@ -54,7 +54,7 @@ class Nodes:
     def __init__(self, pools: Pools, pool: str, nodes: Sequence[Node], runs: Runs) -> None:
         self._pools = pools
         self._pool = pool
-        self._keeper = pools.keepers[pool]
+        self._keeper = pools.handles[pool]
         self._runs = runs
         self._machines = {one.id: _Machine(one) for one in nodes}
         self._timers: list[tuple[Instant, int, NodeId, int]] = []  # fence 0: time to report
@@ -75,7 +75,9 @@ class Nodes:
     def __enter__(self) -> Self:
         for machine in self._machines.values():
             call = self._news_of(machine)
-            self._open.enter_context(self._pools.news(self._pool, machine.node.id, call))
+            self._open.enter_context(
+                self._pools.waiting_for_orders(self._pool, machine.node.id, call)
+            )
             machine.changed = True
             self._events.append((machine, None))
         self._thread.start()

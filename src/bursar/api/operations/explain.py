@@ -53,7 +53,7 @@ async def scheduler_of(service: Service, pool: str) -> PoolLeader:
     """The leader or standby of a pool in this process; its cluster answers questions."""
     keeper = await find_pool(service, pool)
     assert service.pools is not None
-    return service.pools.explaining(keeper.id)
+    return service.pools.leader_of(keeper.id)
 
 
 @operations.get(

@@ -21,7 +21,7 @@ from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.core.scheduling.model.policy_file import parse_policy
 from bursar.service.keys import DEPLOYMENT, Scope
 from bursar.service.pools.host import Pools
-from bursar.service.pools.quota_distribution import KIND
+from bursar.service.pools.quota_distribution import POLICY_SETTING
 from bursar.service.queries.settings import setting
 from bursar.wire.policies import PolicyRequest, PolicyResponse
 from bursar.wire.pools import NAME
@@ -35,17 +35,17 @@ DryRun = Annotated[bool, Field(description="only look whether it could be put in
 def _pools_with(call: Call, pool: str) -> tuple[Service, Caller, Pools]:
     """Who asks, and the pools of this process; the call ends unless the pool is among them."""
     service, caller = call.service, call.caller
-    if service.pools is None or pool not in service.pools.keepers:
+    if service.pools is None or pool not in service.pools.handles:
         raise CallFailed("not_found", f"there is no pool {pool!r}")
     return service, caller, service.pools
 
 
 async def _stored_policy(service: Service, pool: str) -> Setting | None:
-    return await service.read(lambda reader: setting(reader, DEPLOYMENT, KIND, pool))
+    return await service.read(lambda reader: setting(reader, DEPLOYMENT, POLICY_SETTING, pool))
 
 
 def _render(pools: Pools, pool: str, version: int, policy: PoolPolicy) -> PolicyResponse:
-    known = pools.keepers[pool].look(lambda seen: seen.policy)
+    known = pools.handles[pool].look(lambda seen: seen.policy)
     in_force = (0 if known is None else known.n) >= version
     return PolicyResponse.from_core(pool, version, policy, in_force=in_force)
 
@@ -90,7 +90,9 @@ async def set_policy(
         wanted = body.to_core()
     except ValueError as error:
         raise InvalidCommand(str(error)) from error
-    command = settings.build_command(KIND, pool, body.settings, settings.read_if_match(call))
+    command = settings.build_command(
+        POLICY_SETTING, pool, body.settings, settings.read_if_match(call)
+    )
     stored = await _stored_policy(service, pool)
     if dry_run:
         document = _render(pools, pool, 0 if stored is None else stored.number, wanted)
@@ -102,7 +104,7 @@ async def set_policy(
 
 async def _begin(service: Service, caller: Caller, pool: str) -> None:
     """Keep the shipped policy as a pool's own, so that there is one to change."""
-    first = settings.build_command(KIND, pool, {}, 0)
+    first = settings.build_command(POLICY_SETTING, pool, {}, 0)
     await run_command(service, caller, DEPLOYMENT, f"bursar:policy/{pool}", first)
 
 

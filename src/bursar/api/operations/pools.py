@@ -55,11 +55,11 @@ WaitMs = Annotated[
 async def find_pool(service: Service, pool: str) -> PoolHandle:
     """A pool that is served here; one that another process has begun a moment ago is looked for."""
     pools = service.pools
-    if pools is not None and pool not in pools.keepers:
-        await asyncio.to_thread(pools.look)
-    if pools is None or pool not in pools.keepers:
+    if pools is not None and pool not in pools.handles:
+        await asyncio.to_thread(pools.poll)
+    if pools is None or pool not in pools.handles:
         raise CallFailed("not_found", f"there is no pool {pool!r}")
-    return pools.keepers[pool]
+    return pools.handles[pool]
 
 
 async def _pool_of_node(call: Call, pool: str, node: str) -> tuple[Service, PoolHandle]:
@@ -106,7 +106,7 @@ def _render_pool(keeper: PoolHandle) -> PoolResponse:
 async def list_pools(call: Call) -> Response:
     """Return all pools with their GPUs and queues."""
     service = call.service
-    keepers = {} if service.pools is None else dict(service.pools.keepers)
+    keepers = {} if service.pools is None else dict(service.pools.handles)
     document = PoolsResponse(pools=[_render_pool(keepers[name]) for name in sorted(keepers)])
     return json_response(document)
 
@@ -213,7 +213,7 @@ async def _take_report(
     loop, news = asyncio.get_running_loop(), asyncio.Event()
     assert service.pools is not None
     call = partial(loop.call_soon_threadsafe, news.set)
-    with service.pools.news(keeper.id, report.node, call) as waiting:
+    with service.pools.waiting_for_orders(keeper.id, report.node, call) as waiting:
         orders = await asyncio.wrap_future(keeper.report(report))
         if orders is None or wait_ms == 0 or waiting.is_dismissed or has_news(report, orders):
             return orders

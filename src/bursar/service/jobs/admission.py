@@ -185,7 +185,7 @@ class JobAdmission:
         """The pool that the request names, or the one where the job starts first."""
         if request.pool is not None:
             return await self._named(request.pool, job), ()
-        if not self._pools.keepers:
+        if not self._pools.handles:
             raise AdmissionRefused("no_pool")
         await self._refresh()
         routes = self._router.routed(job)
@@ -218,9 +218,9 @@ class JobAdmission:
 
     async def _named(self, pool: str, job: Job) -> PoolBid:
         """The pool that the request names, whatever that pool has."""
-        if pool not in self._pools.keepers:
-            await asyncio.to_thread(self._pools.look)  # another process may have begun it
-        if pool not in self._pools.keepers:
+        if pool not in self._pools.handles:
+            await asyncio.to_thread(self._pools.poll)  # another process may have begun it
+        if pool not in self._pools.handles:
             raise AdmissionRefused("no_pool", f"there is no pool {pool[:100]!r}")
         await self._refresh(pool)
         prospects = [each for each in self._router.prospects() if each.pool == pool]
@@ -230,7 +230,7 @@ class JobAdmission:
 
     async def _predict(self, pool: str, job: Job) -> Explanation | None:
         """When a job would start if it came now; None if its pool does not answer in time."""
-        leader = self._pools.explaining(pool)
+        leader = self._pools.leader_of(pool)
         question = leader.ask(lambda cluster, now: explain_new_job(cluster, job, now))
         try:
             return await asyncio.wait_for(asyncio.wrap_future(question), WAIT_S)

@@ -66,7 +66,7 @@ class Explaining(Protocol):
     """A pool's scheduler, as far as it can be asked."""
 
     @property
-    def rests(self) -> bool:
+    def is_resting(self) -> bool:
         """Whether nothing waits or runs: it need not be woken to say so."""
 
     def ask(
@@ -79,10 +79,10 @@ class ServedPools(Protocol):
     """The pools of this process."""
 
     @property
-    def keepers(self) -> Mapping[PoolId, PoolHandle]:
+    def handles(self) -> Mapping[PoolId, PoolHandle]:
         """By their names."""
 
-    def explaining(self, pool: PoolId) -> Explaining:
+    def leader_of(self, pool: PoolId) -> Explaining:
         """Who can say what a pool has."""
 
     def relay_from_org(self, org: OrgId) -> None:
@@ -124,7 +124,7 @@ class _Outlook:
             now = self._ticks()
             if self._pending is None and now >= self._again_at:
                 self._pending = Future()
-                seen = keeper.look_now(self._look_at_rest) if explaining.rests else None
+                seen = keeper.look_now(self._look_at_rest) if explaining.is_resting else None
                 answer = explaining.ask(self._look) if seen is None else _there(seen)
                 answer.add_done_callback(partial(self._take_answer, self._pending))
             old = self._known is None or now > self._at + OLD_S
@@ -216,9 +216,9 @@ class Router:
         With `anew` before anything can be said for good.
         """
         pools = self._pools
-        names = names or tuple(pools.keepers)
+        names = names or tuple(pools.handles)
         refreshes = (
-            self._of(name).refresh(pools.explaining(name), pools.keepers[name], anew=anew)
+            self._of(name).refresh(pools.leader_of(name), pools.handles[name], anew=anew)
             for name in names
         )
         return [pending for pending in refreshes if pending is not None]
@@ -236,11 +236,11 @@ class Router:
 
         That is of the pools that are named, or of all.
         """
-        return all(self._of(name).is_settled(at_s) for name in names or tuple(self._pools.keepers))
+        return all(self._of(name).is_settled(at_s) for name in names or tuple(self._pools.handles))
 
     def prospects(self) -> list[Prospect]:
         """What is known of the pools, by their names."""
-        known = (self._of(name).known for name in sorted(self._pools.keepers))
+        known = (self._of(name).known for name in sorted(self._pools.handles))
         return [prospect for prospect in known if prospect is not None]
 
     def routed(self, job: Job) -> RankedPools:
@@ -302,7 +302,7 @@ class Moves:
     def _pages(self, goes_on: Callable[[], bool]) -> Iterator[Sequence[Movable]]:
         """Some jobs at a time, from where the last round ended; none if there is one pool only."""
         for _ in range(PAGES):
-            if len(self._pools.keepers) < 2 or not goes_on():
+            if len(self._pools.handles) < 2 or not goes_on():
                 return
             page = movable(self._connection, self._after, PAGE)
             if page:
@@ -337,7 +337,7 @@ class Moves:
 
     def _waits(self, movable: Movable, now: Instant) -> WaitingJob | None:
         """A job as its pool knows it, if it waits there and has not begun."""
-        keeper = self._pools.keepers.get(movable.pool)
+        keeper = self._pools.handles.get(movable.pool)
         key = movable.org, movable.job
         job = None if keeper is None else keeper.look(partial(_waiting, key=key))
         if job is None:

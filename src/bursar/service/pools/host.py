@@ -29,8 +29,8 @@ from bursar.service.jobs import Jobs, run_asks_through
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.pools.leader import PoolLeader
-from bursar.service.pools.pool import PoolHandle, PoolReplica, sharing
-from bursar.service.pools.pooled_lane import PATIENCE, Connections
+from bursar.service.pools.pool import PoolHandle, PoolReplica, open_shared_pool
+from bursar.service.pools.pooled_lane import POOL_TIMEOUTS, Connections
 from bursar.service.pools.quota_distribution import QuotaWorker
 from bursar.service.workers.relay import RelayWorkers
 from bursar.service.workers.worker import DatabaseWorker, Task
@@ -39,13 +39,13 @@ from bursar.store.sql.connection import Connection
 
 POLL_INTERVAL_S: Final = 1.0  # between two looks at what other processes have begun or done
 
-Call = Callable[[], object]  # when there is something new for a node; must do little
+Callback = Callable[[], object]  # when there is something new for a node; must do little
 
 
 class NodeWaiter:
     """A request that waits for new orders of a node."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Callback) -> None:
         self.call = call
         self.is_dismissed = False  # another waits in its place, or the process stops
 
@@ -59,93 +59,93 @@ class Pools:
         self._database = database
         self._clock = clock
         self._policy = policy
-        self._who: Final = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
-        self._keepers: dict[PoolId, PoolHandle] = {}
-        self._leading: dict[PoolId, PoolLeader] = {}
+        self._process: Final = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
+        self._handles: dict[PoolId, PoolHandle] = {}
+        self._leaders: dict[PoolId, PoolLeader] = {}
         self._waiting: dict[tuple[PoolId, NodeId], NodeWaiter] = {}  # the last to come
         self._leaving = False
         self._lock = threading.RLock()
-        self._connections = Connections(partial(database.connect, PATIENCE))
+        self._connections = Connections(partial(database.connect, POOL_TIMEOUTS))
         self._open = ExitStack()
-        self._carried = ExitStack()
+        self._workers = ExitStack()
         run_asks = run_asks_through(ledger)
         self._relays = RelayWorkers(
             database.connect,
             lambda connection: Jobs(connection, run_asks, clock),
-            self.keepers,
+            self.handles,
             clock,
         )
-        self.quotas = QuotaWorker(database.connect, self.keepers, clock)
+        self.quotas = QuotaWorker(database.connect, self.handles, clock)
         self._poller = DatabaseWorker(
             "pools", database.connect, self._polling, interval_s=POLL_INTERVAL_S
         )
 
     @property
-    def keepers(self) -> Mapping[PoolId, PoolHandle]:
+    def handles(self) -> Mapping[PoolId, PoolHandle]:
         """The pools by their names, as they come."""
-        return MappingProxyType(self._keepers)
+        return MappingProxyType(self._handles)
 
     def start(self) -> None:
         """Serve the pools that there are."""
-        self._carried.enter_context(self._relays)
-        self.look()
-        self._carried.enter_context(self.quotas)
+        self._workers.enter_context(self._relays)
+        self.poll()
+        self._workers.enter_context(self.quotas)
         self._poller.start()
 
     def stop(self) -> None:
         """Serve no more; what is under way is finished."""
         self._poller.stop()
-        for leading in self._leading.values():
+        for leading in self._leaders.values():
             leading.leave()  # all of them at once, and not one after the other
-        self._carried.close()  # the post first: it asks the pools
+        self._workers.close()  # the post first: it asks the pools
         self._open.close()
-        self._connections.tidy(0.0)
+        self._connections.close_idle(0.0)
 
     def add(self, pool: PoolId) -> bool:
         """Begin a pool; False if there is one of that name."""
         with self._database.connect() as connection:
             new = add_pool(connection, pool)
-        self.look()
+        self.poll()
         return new
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Serve pools that have come, and see to those where others have done something."""
         with self._database.connect() as connection:
-            self._look(connection)
+            self._poll(connection)
 
-    def _look(self, connection: Connection) -> None:
+    def _poll(self, connection: Connection) -> None:
         now = self._clock(connection)
         for status in pools_now(connection):
             with self._lock:
-                if status.id not in self._keepers:
+                if status.id not in self._handles:
                     self._serve(status.id)
-            self._call(status, now)
-        self._connections.tidy()
+            self._attend(status, now)
+        self._connections.close_idle()
 
-    def _call(self, status: PoolStatus, now: Instant) -> None:
+    def _attend(self, status: PoolStatus, now: Instant) -> None:
         """Let a pool that rests here be led if it needs a leader, or else read what has changed."""
-        if self._leading[status.id].rests:
-            keeper = self._keepers[status.id]
+        if self._leaders[status.id].is_resting:
+            keeper = self._handles[status.id]
             if status.leader_due_at <= now:
-                self._leading[status.id].wake()
+                self._leaders[status.id].wake()
             elif status.version != keeper.version:
                 keeper.catch_up()
 
     @contextmanager
     def _polling(self, connection: Connection) -> Iterator[Task]:
-        yield lambda _: self._look(connection)
+        yield lambda _: self._poll(connection)
 
     def _serve(self, pool: PoolId) -> None:
         notifier = _PoolNotifier(self, pool)
         replica = PoolReplica(pool, notifier, self._clock)
-        keeper = self._open.enter_context(sharing(self._connections, replica))
-        self._keepers[pool] = keeper
-        notifier.leading = self._leading[pool] = PoolLeader(keeper, self._policy, self._who)
-        self._open.enter_context(notifier.leading)
+        keeper = self._open.enter_context(open_shared_pool(self._connections, replica))
+        self._handles[pool] = keeper
+        notifier.leader = self._leaders[pool] = PoolLeader(keeper, self._policy, self._process)
+        self._open.enter_context(notifier.leader)
 
-    def explaining(self, pool: PoolId) -> PoolLeader:
+    def leader_of(self, pool: PoolId) -> PoolLeader:
         """Who can say why jobs of a pool wait."""
-        return self._leading[pool]
+        return self._leaders[pool]
 
     def relay_from_org(self, org: OrgId) -> None:
         """An org has something for a pool."""
@@ -156,7 +156,9 @@ class Pools:
         self._relays.from_pool(pool)
 
     @contextmanager
-    def news(self, pool: PoolId, node: NodeId, call: Call) -> Iterator[NodeWaiter]:
+    def waiting_for_orders(
+        self, pool: PoolId, node: NodeId, call: Callback
+    ) -> Iterator[NodeWaiter]:
         """Call back when there are news for a node, for as long as this lasts.
 
         An earlier waiter of the node is not called any more: a newer report has come.
@@ -202,12 +204,12 @@ class _PoolNotifier:
     def __init__(self, pools: Pools, pool: PoolId) -> None:
         self._pools = pools
         self._pool = pool
-        self.leading: PoolLeader | None = None  # a moment later
+        self.leader: PoolLeader | None = None  # a moment later
 
     def on_change(self) -> None:
         """There may be something to decide."""
-        if self.leading is not None:
-            self.leading.wake()
+        if self.leader is not None:
+            self.leader.wake()
         self._pools.quotas.wake()
 
     def on_messages(self) -> None:

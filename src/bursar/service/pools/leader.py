@@ -39,13 +39,13 @@ from bursar.service.ledger.batcher import Busy
 from bursar.service.pools.pool import PoolHandle
 from bursar.service.workers.worker import REST, Task, Turn, Worker
 
-SAYS_SO_S: Final = 1.0  # between two words that it leads, or two tries to
-AGAIN_S: Final = 0.01  # after what was denied twice; once may be, if something came meanwhile
-EXPIRES_S: Final = 2.0  # between two looks for what has run out
-RESTS_AFTER_S: Final = 10.0  # in which nothing waited or ran
-WANTED_S: Final = 30.0  # that a leader stays for a caller that needs one
-NOTES_MOST: Final = 1_000  # that wait for the next decision
-NOTES_S: Final = 60.0  # that they wait
+RENEW_INTERVAL_S: Final = 1.0  # between two renewals of the leader's lease, or two tries to lead
+DENIED_RETRY_S: Final = 0.01  # after a second denial in a row; doubles each time
+EXPIRE_INTERVAL_S: Final = 2.0  # between two searches for expired leases
+REST_AFTER_S: Final = 10.0  # without a job that waits or runs
+WANTED_FOR_S: Final = 30.0  # after a request, a leader does not rest
+AUDIT_RECORDS_MAX: Final = 1_000  # inputs that wait for the next decision
+AUDIT_INTERVAL_S: Final = 60.0  # that inputs wait to be recorded
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class _Question(NamedTuple):
     answer: "Future[Any]"
 
 
-def _led_no_more(pool: str) -> Busy:
+def _not_leading(pool: str) -> Busy:
     return Busy(f"pool {pool} is led no more by this process")
 
 
@@ -69,18 +69,21 @@ class PoolLeader:
         self._policy = policy
         self._who = who
         self._worker = Worker(
-            f"leader-{keeper.id}", self._leading, interval_s=SAYS_SO_S, retry_s=SAYS_SO_S
+            f"leader-{keeper.id}",
+            self._leading,
+            interval_s=RENEW_INTERVAL_S,
+            retry_s=RENEW_INTERVAL_S,
         )
         self._expires_at = 0.0
-        self._leads_at = 0.0  # when it is time to say that it leads, or to try to
+        self._renew_at = 0.0  # when it is time to say that it leads, or to try to
         self._rests_at = 0.0  # when it may rest, if nothing comes
         self._wanted_until = 0.0  # does not rest before
         self._epoch: int | None = None  # of the last turn; None while another leads
         self._news = True  # since the last round
-        self._again: Instant | None = None  # when time alone may matter, as of the last round
+        self._next_plan_at: Instant | None = None  # when to plan without news
         self._denials = 0  # rounds in a row of which something could not be written
-        self._noted = 0  # the last event of its own
-        self._notes_at = 0.0  # when what waits is noted, although nothing is decided
+        self._last_audit_event = 0  # the last event of its own
+        self._audit_at = 0.0  # when what waits is noted, although nothing is decided
         self._questions: deque[_Question] = deque()
 
     def __enter__(self) -> Self:
@@ -94,7 +97,7 @@ class PoolLeader:
         trace: TracebackType | None,
     ) -> None:
         self._worker.stop()
-        self._fail_questions(_led_no_more(self._keeper.id))  # asked between two sessions
+        self._fail_questions(_not_leading(self._keeper.id))  # asked between two sessions
 
     def leave(self) -> None:
         """Lead no more; returns at once."""
@@ -103,10 +106,10 @@ class PoolLeader:
     @property
     def epoch(self) -> int | None:
         """With which it leads; None while another process leads, or none."""
-        return None if self.rests else self._epoch
+        return None if self.is_resting else self._epoch
 
     @property
-    def rests(self) -> bool:
+    def is_resting(self) -> bool:
         """Whether no thread is at work here."""
         return self._worker.is_resting
 
@@ -114,10 +117,10 @@ class PoolLeader:
         """Something has changed."""
         self._worker.wake()
 
-    def want(self) -> None:
+    def request_leader(self) -> None:
         """Lead although nothing waits or runs: a caller needs a leader, and repeats this."""
-        self._wanted_until = time.monotonic() + WANTED_S
-        if self.rests:
+        self._wanted_until = time.monotonic() + WANTED_FOR_S
+        if self.is_resting:
             self.wake()
 
     @property
@@ -133,28 +136,28 @@ class PoolLeader:
         self._questions.append(_Question(question, answer))
         self.wake()
         if self._worker.is_stopping:  # the thread may have ended before it saw the question
-            self._fail_questions(_led_no_more(self._keeper.id))
+            self._fail_questions(_not_leading(self._keeper.id))
         return answer
 
     @contextmanager
     def _leading(self) -> Iterator[Task]:
         """Take turns; after an error, forget what may have been carried out and not written."""
-        self._rests_at = time.monotonic() + RESTS_AFTER_S
+        self._rests_at = time.monotonic() + REST_AFTER_S
         try:
             yield self._take_turn
         except Exception as error:
             self._keeper.unfollow()
-            self._leads_at = 0.0
+            self._renew_at = 0.0
             if not self._worker.is_stopping:
                 self._fail_questions(error)
             raise
         finally:
             if self._worker.is_stopping:
-                self._fail_questions(_led_no_more(self._keeper.id))
+                self._fail_questions(_not_leading(self._keeper.id))
 
     def _take_turn(self, turn: Turn) -> float:
         if turn.is_poll:
-            self._leads_at = 0.0  # time has passed: say again that it leads, and ask for the time
+            self._renew_at = 0.0  # time has passed: say again that it leads, and ask for the time
         pause_s = self._turn()
         return REST if pause_s is None else pause_s
 
@@ -173,25 +176,25 @@ class PoolLeader:
             if question.answer.set_running_or_notify_cancel():
                 yield question
 
-    def _led(self) -> tuple[int | None, Instant]:
+    def _renew_if_due(self) -> tuple[int | None, Instant]:
         """The epoch, or None while another process leads; and the time.
 
         Between two words that it leads, the time is that of the last transaction, which has woken
         it; what was decided in the belief to lead is refused where it is written.
         """
-        if time.monotonic() >= self._leads_at:
+        if time.monotonic() >= self._renew_at:
             epoch, now = self._keeper.lead(self._who, anyway=self._wanted)
-            self._leads_at = 0.0 if epoch is None else time.monotonic() + SAYS_SO_S
+            self._renew_at = 0.0 if epoch is None else time.monotonic() + RENEW_INTERVAL_S
             return epoch, now
         return self._epoch, self._keeper.look(lambda pool: pool.now)
 
     def _turn(self) -> float | None:
         """Lead for another moment; how long nothing has to be done, in seconds, or None: at all."""
-        epoch, now = self._led()
+        epoch, now = self._renew_if_due()
         if epoch is not None:
             failpoint("leader.elected")
             self._expire()
-        follower = self._followed(now)
+        follower = self._follow_pool(now)
         now = follower.cluster.now  # at least: a cluster's time never goes back
         if epoch is None:
             follower.recorder.discard_window()
@@ -199,28 +202,28 @@ class PoolLeader:
             follower.recorder.begin_window()
         # What came while another led is news as well.
         self._news, self._epoch = self._news or epoch != self._epoch, epoch
-        pause = SAYS_SO_S if epoch is None else self._round(follower, epoch, now)
-        self._explain(now)
+        pause = RENEW_INTERVAL_S if epoch is None else self._round(follower, epoch, now)
+        self._answer_questions(now)
         return None if self._may_rest(epoch, now) else pause
 
-    def _followed(self, now: Instant) -> ClusterMirror:
+    def _follow_pool(self, now: Instant) -> ClusterMirror:
         """A cluster that has caught up with the pool."""
         follower, news = self._keeper.follow(self._policy, now)
         self._news = self._news or news
         return follower
 
-    def _explain(self, now: Instant) -> None:
+    def _answer_questions(self, now: Instant) -> None:
         """Answer what was asked meanwhile."""
         for question in self._take_questions():
             try:
-                cluster = self._followed(now).cluster
+                cluster = self._follow_pool(now).cluster
                 question.answer.set_result(question.question(cluster, cluster.now))
             except Exception as error:
                 question.answer.set_exception(error)
 
     def _expire(self) -> None:
         if time.monotonic() >= self._expires_at:
-            self._expires_at = time.monotonic() + EXPIRES_S
+            self._expires_at = time.monotonic() + EXPIRE_INTERVAL_S
             self._keeper.expire()
 
     def _round(self, follower: ClusterMirror, epoch: int, now: Instant) -> float:
@@ -230,34 +233,40 @@ class PoolLeader:
         and would only say what comes next.
         """
         cluster = follower.cluster
-        if self._news or (self._again is not None and self._again <= now):
+        if self._news or (self._next_plan_at is not None and self._next_plan_at <= now):
             self._news = False
             decisions = carry_out(cluster, now).decisions
             follower.recorder.record_decisions(decisions)
-            self._again = next_planning_time(cluster)
+            self._next_plan_at = next_planning_time(cluster)
             if not self._write(follower, epoch, decisions):
-                return min(SAYS_SO_S, AGAIN_S * ((1 << min(self._denials, 10)) - 2))
-        again = self._again
-        return SAYS_SO_S if again is None else min(SAYS_SO_S, max(again - now, 0) / SECOND)
+                return min(RENEW_INTERVAL_S, DENIED_RETRY_S * ((1 << min(self._denials, 10)) - 2))
+        again = self._next_plan_at
+        return (
+            RENEW_INTERVAL_S
+            if again is None
+            else min(RENEW_INTERVAL_S, max(again - now, 0) / SECOND)
+        )
 
     def _write(self, follower: ClusterMirror, epoch: int, decisions: tuple[Decision, ...]) -> bool:
         """Write what was decided, and note it; False if the memory was wrong."""
         recorder = follower.recorder
-        waited = recorder.size >= NOTES_MOST or time.monotonic() >= self._notes_at
+        waited = recorder.size >= AUDIT_RECORDS_MAX or time.monotonic() >= self._audit_at
         if not decisions and not (recorder.size and waited):
             return True
-        self._notes_at = time.monotonic() + NOTES_S
+        self._audit_at = time.monotonic() + AUDIT_INTERVAL_S
         failpoint("leader.planned")
-        written = self._keeper.write(epoch, decisions, AuditRecord(recorder.take(), self._noted))
+        written = self._keeper.write(
+            epoch, decisions, AuditRecord(recorder.take(), self._last_audit_event)
+        )
         failpoint("leader.written")
-        self._noted = written.audit_events
+        self._last_audit_event = written.audit_events
         follower.add_leases(written.placed)
         self._denials = self._denials + 1 if written.denied else 0
         if written.denied:
             say = _log.warning if self._denials > 3 else _log.info
             say("pool %s is planned anew: %s", self._keeper.id, written.denied[0])
             self._keeper.unfollow()
-            self._leads_at = 0.0
+            self._renew_at = 0.0
         return not written.denied
 
     def _may_rest(self, epoch: int | None, now: Instant) -> bool:
@@ -265,11 +274,11 @@ class PoolLeader:
         active = self._keeper.look(lambda pool: bool(pool.hold_ends or pool.live))
         undecided = self._news and epoch is not None
         if active or undecided or self._wanted:
-            self._rests_at = time.monotonic() + RESTS_AFTER_S
+            self._rests_at = time.monotonic() + REST_AFTER_S
             return False
         if epoch is None:
             return self._keeper.look(lambda pool: now < pool.leader_due_at)
         if time.monotonic() < self._rests_at:
             return False
-        self._notes_at = 0.0  # what waits is noted
-        return self._write(self._followed(now), epoch, ()) and self._keeper.rest(epoch, NEVER)
+        self._audit_at = 0.0  # what waits is noted
+        return self._write(self._follow_pool(now), epoch, ()) and self._keeper.rest(epoch, NEVER)

@@ -55,9 +55,9 @@ from bursar.store.sql.connection import Connection, money_time
 
 # A node reports again in five seconds, and a leader a second later: no caller waits for longer.
 LIMITS: Final = Limits(lanes=1, unreachable_s=5.0)
-SHARED: Final = Limits(lanes=1, unreachable_s=5.0, idle_s=2.0)
-BELIEVED_S: Final = 60.0  # what was read so lately is right, whatever cannot be written
-_KNOWN: Final = (JobState.STARTING, JobState.RUNNING)
+SHARED_LIMITS: Final = Limits(lanes=1, unreachable_s=5.0, idle_s=2.0)
+FRESH_READ_S: Final = 60.0  # what was read so lately is right, whatever cannot be written
+_STARTED_STATES: Final = (JobState.STARTING, JobState.RUNNING)
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
@@ -253,7 +253,7 @@ def _is_news(work: PoolTransaction) -> bool:
     if work.quotas.new or work.policy_new is not None:
         return True
     return any(
-        key not in jobs or (jobs[key].state is not job.state and job.state not in _KNOWN)
+        key not in jobs or (jobs[key].state is not job.state and job.state not in _STARTED_STATES)
         for key, job in work.jobs_new.items()
     ) or any(
         core.is_changed(machines.get(name), machine) for name, machine in work.machines_new.items()
@@ -301,7 +301,7 @@ class PoolReplica:
             work = PoolTransaction(memory.pool, now)
             answers = [call.do(work) for call in asks]
             failpoint("pool.before_write")
-            with self._as_known():
+            with self._reread_on_contradiction():
                 with connection.pipeline():
                     saved = writer.save(connection, self.id, memory, work)
                     for call, answer in zip(asks, answers, strict=True):
@@ -365,7 +365,7 @@ class PoolReplica:
         return {*self._jobs_in_use, *(pool.leases[fence].key for fence in pool.ended)}
 
     @contextmanager
-    def _as_known(self) -> Iterator[None]:
+    def _reread_on_contradiction(self) -> Iterator[None]:
         """Write what follows from memory; if that cannot be, memory may be wrong, and is read anew.
 
         What was read a moment ago is not: then it is what is written that makes no sense.
@@ -373,7 +373,7 @@ class PoolReplica:
         try:
             yield
         except (InvariantBroken, psycopg.IntegrityError):
-            if time.monotonic() >= self._read_at + BELIEVED_S:
+            if time.monotonic() >= self._read_at + FRESH_READ_S:
                 _log.exception("what is known of pool %s is read anew", self.id)
                 self.forget()
             raise
@@ -435,7 +435,7 @@ class PoolReplica:
 
 
 @contextmanager
-def keeping(
+def open_pool(
     connect: Callable[[], Connection], replica: PoolReplica, limits: Limits = LIMITS
 ) -> Iterator[PoolHandle]:
     """A pool that is kept by a thread of its own, with a connection of its own."""
@@ -447,8 +447,8 @@ def keeping(
 
 
 @contextmanager
-def sharing(
-    connections: Connections, replica: PoolReplica, limits: Limits = SHARED
+def open_shared_pool(
+    connections: Connections, replica: PoolReplica, limits: Limits = SHARED_LIMITS
 ) -> Iterator[PoolHandle]:
     """A pool that has a thread and a connection only while something is asked of it."""
     lane = SharingLane(connections, replica, limits, name=f"pool-{replica.id}")
@@ -458,7 +458,7 @@ def sharing(
         lane.close()
 
 
-def at_once(connection: Connection, replica: PoolReplica) -> PoolHandle:
+def pool_on_connection(connection: Connection, replica: PoolReplica) -> PoolHandle:
     """A pool on one connection, in the caller's thread: for programs with one thread."""
 
     def tell(answer: ResultSink, ask: PoolCall) -> None:

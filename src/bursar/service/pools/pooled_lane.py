@@ -20,16 +20,16 @@ from bursar.service.ledger.batcher import A, BatchRunner, Lane, Limits
 from bursar.store.database import Timeouts
 from bursar.store.sql.connection import Connection
 
-PATIENCE: Final = Timeouts(idle_in_transaction_ms=3_500, transaction_ms=60_000)
-MOST: Final = 8  # connections for all pools of a process
-UNUSED_S: Final = 10.0  # after which an idle connection is closed
-SERVER: Final = """
+POOL_TIMEOUTS: Final = Timeouts(idle_in_transaction_ms=3_500, transaction_ms=60_000)
+CONNECTIONS_MAX: Final = 8  # connections for all pools of a process
+IDLE_CLOSE_S: Final = 10.0  # after which an idle connection is closed
+SERVER_IDENTITY: Final = """
     -- Another server, or the same after a crash, has another beginning.
     select coalesce(inet_server_addr()::text, '') || ' ' || pg_postmaster_start_time()::text
 """
 
 
-class Lent(NamedTuple):
+class BorrowedConnection(NamedTuple):
     """A connection, and the server that it leads to."""
 
     connection: Connection
@@ -39,14 +39,16 @@ class Lent(NamedTuple):
 class Connections:
     """Connections that are lent, so many at once at most; the others wait."""
 
-    def __init__(self, connect: Callable[[], Connection], most: int = MOST) -> None:
+    def __init__(self, connect: Callable[[], Connection], most: int = CONNECTIONS_MAX) -> None:
         self.connect = connect
         self._most = most
-        self._free: list[tuple[Lent, float]] = []  # and since when, the last first to be lent
+        self._free: list[
+            tuple[BorrowedConnection, float]
+        ] = []  # and since when, the last first to be lent
         self._open = 0
         self._door = threading.Condition()
 
-    def borrow(self) -> Lent:
+    def borrow(self) -> BorrowedConnection:
         """A connection for one batch; `give_back` or `lose` it."""
         with self._door:
             while not self._free and self._open >= self._most:
@@ -55,46 +57,46 @@ class Connections:
                 return self._free.pop()[0]
             self._open += 1
         try:
-            return self._opened()
+            return self._open_connection()
         except BaseException:
-            self._closed(1)
+            self._count_closed(1)
             raise
 
-    def _opened(self) -> Lent:
+    def _open_connection(self) -> BorrowedConnection:
         connection = self.connect()
         try:
-            [(server,)] = connection.execute(SERVER).fetchall()
+            [(server,)] = connection.execute(SERVER_IDENTITY).fetchall()
         except BaseException:
             connection.close()
             raise
-        return Lent(connection, server)
+        return BorrowedConnection(connection, server)
 
-    def give_back(self, lent: Lent) -> None:
+    def give_back(self, lent: BorrowedConnection) -> None:
         """Let others have it."""
         if lent.connection.closed:
-            self._closed(1)
+            self._count_closed(1)
             return
         with self._door:
             self._free.append((lent, time.monotonic()))
             self._door.notify()
 
-    def lose(self, lent: Lent) -> None:
+    def discard(self, lent: BorrowedConnection) -> None:
         """It is of no more use; so are the idle ones, most likely."""
         lent.connection.close()
-        self._closed(1)
-        self.tidy(0.0)
+        self._count_closed(1)
+        self.close_idle(0.0)
 
-    def tidy(self, unused_s: float | None = None) -> None:
+    def close_idle(self, unused_s: float | None = None) -> None:
         """Close the connections that were idle for so long."""
-        until = time.monotonic() - (UNUSED_S if unused_s is None else unused_s)
+        until = time.monotonic() - (IDLE_CLOSE_S if unused_s is None else unused_s)
         with self._door:
             old = [lent for lent, since in self._free if since <= until]
             self._free = [(lent, since) for lent, since in self._free if since > until]
         for lent in old:
             lent.connection.close()
-        self._closed(len(old))
+        self._count_closed(len(old))
 
-    def _closed(self, many: int) -> None:
+    def _count_closed(self, many: int) -> None:
         with self._door:
             self._open -= many
             self._door.notify_all()
@@ -107,7 +109,7 @@ class SharingLane(Lane[A]):
         self, connections: Connections, worker: BatchRunner[A], limits: Limits, name: str
     ) -> None:
         self._connections = connections
-        self._lent: Lent | None = None
+        self._lent: BorrowedConnection | None = None
         self._server = ""
         super().__init__(connections.connect, worker, limits, name=name)
 
@@ -127,6 +129,6 @@ class SharingLane(Lane[A]):
 
     def _disconnect(self) -> None:
         if self._lent is not None:
-            self._connections.lose(self._lent)
+            self._connections.discard(self._lent)
             self._lent = None
         self._worker.forget()

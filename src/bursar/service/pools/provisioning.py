@@ -26,17 +26,17 @@ from typing import IO, Any, Final, NamedTuple, Protocol
 from bursar.core.dispatch.node_orders import NodeOrder, ProviderReply
 from bursar.core.ids import PoolId
 
-LIMIT_S: Final = 60.0  # that one question may take
+CALL_TIMEOUT_S: Final = 60.0  # that one question may take
 ANSWER_MAX: Final = 1024 * 1024  # bytes
-LAST_MAX: Final = 4 * 1024  # bytes of what went wrong that are read
-TOLD_MAX: Final = 200  # characters of what people are told
+STDERR_MAX: Final = 4 * 1024  # bytes of what went wrong that are read
+REASON_MAX: Final = 200  # characters of what people are told
 # What is the service's own business.
 _NOT_PASSED: Final = frozenset({"BURSAR_DATABASE_URL", "BURSAR_SECRET_KEY"})
-_ORDERED: Final[Mapping[str, ProviderReply | None]] = {
+_ORDER_REPLIES: Final[Mapping[str, ProviderReply | None]] = {
     "coming": ProviderReply.YES,
     "refused": ProviderReply.NO,
 }
-_REMOVED: Final[Mapping[str, ProviderReply | None]] = {
+_REMOVE_REPLIES: Final[Mapping[str, ProviderReply | None]] = {
     "removed": ProviderReply.REMOVED,
     "removing": None,
 }
@@ -45,7 +45,7 @@ _REMOVED: Final[Mapping[str, ProviderReply | None]] = {
 class ProviderAnswer(NamedTuple):
     """What was said of an order; None if it is not done yet and has to be asked again."""
 
-    said: ProviderReply | None
+    reply: ProviderReply | None
     reason: str = ""  # for people
 
 
@@ -76,7 +76,7 @@ class NodeProvider(Protocol):
 class CommandHook:
     """A program that provides nodes."""
 
-    def __init__(self, command: Sequence[str], limit_s: float = LIMIT_S) -> None:
+    def __init__(self, command: Sequence[str], limit_s: float = CALL_TIMEOUT_S) -> None:
         self._command = tuple(command)
         self._limit_s = limit_s
         self._running: set[subprocess.Popen[bytes]] = set()
@@ -85,12 +85,14 @@ class CommandHook:
 
     def order(self, pool: PoolId, order: NodeOrder) -> ProviderAnswer:
         """Provide the node of an order."""
-        answer = self._ask({"action": "order", **_described(pool, order), **_node(order)})
-        return _meant(answer, _ORDERED)
+        answer = self._ask({"action": "order", **_order_fields(pool, order), **_node_fields(order)})
+        return _parse_reply(answer, _ORDER_REPLIES)
 
     def remove(self, pool: PoolId, order: NodeOrder) -> ProviderAnswer:
         """Take the node of an order back."""
-        return _meant(self._ask({"action": "remove", **_described(pool, order)}), _REMOVED)
+        return _parse_reply(
+            self._ask({"action": "remove", **_order_fields(pool, order)}), _REMOVE_REPLIES
+        )
 
     def listed(self, pool: PoolId) -> frozenset[str]:
         """The orders whose nodes there are, or will be."""
@@ -111,13 +113,13 @@ class CommandHook:
         with TemporaryFile() as stdin, TemporaryFile() as stdout, TemporaryFile() as stderr:
             stdin.write(f"{json.dumps(question)}\n".encode())
             stdin.seek(0)
-            status = self._ended(self._started(stdin, stdout, stderr))
+            status = self._wait_for_end(self._start(stdin, stdout, stderr))
             if status != 0:
-                raise NotDone(f"it ended with {status}: {_short(_last(stderr))}")
+                raise NotDone(f"it ended with {status}: {_shorten(_read_end(stderr))}")
             stdout.seek(0)
-            return _object(stdout.read(ANSWER_MAX).decode(errors="replace"))
+            return _parse_object(stdout.read(ANSWER_MAX).decode(errors="replace"))
 
-    def _ended(self, process: "subprocess.Popen[bytes]") -> int:
+    def _wait_for_end(self, process: "subprocess.Popen[bytes]") -> int:
         """How the program has ended; it is ended if it takes too long."""
         try:
             return process.wait(self._limit_s)
@@ -129,7 +131,7 @@ class CommandHook:
             with self._lock:
                 self._running.discard(process)
 
-    def _started(
+    def _start(
         self, stdin: IO[bytes], stdout: IO[bytes], stderr: IO[bytes]
     ) -> "subprocess.Popen[bytes]":
         """The program, in a group of its own, so that all of it can be ended."""
@@ -159,17 +161,17 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _last(file: IO[bytes]) -> str:
+def _read_end(file: IO[bytes]) -> str:
     """What was written last."""
-    file.seek(max(file.seek(0, os.SEEK_END) - LAST_MAX, 0))
+    file.seek(max(file.seek(0, os.SEEK_END) - STDERR_MAX, 0))
     return file.read().decode(errors="replace")
 
 
-def _described(pool: PoolId, order: NodeOrder) -> dict[str, Any]:
+def _order_fields(pool: PoolId, order: NodeOrder) -> dict[str, Any]:
     return {"pool": pool, "order": order.id, "node": order.node.id, "offer": order.offer}
 
 
-def _node(order: NodeOrder) -> dict[str, Any]:
+def _node_fields(order: NodeOrder) -> dict[str, Any]:
     node = order.node
     return {
         "gpu_type": node.gpu_type,
@@ -182,25 +184,25 @@ def _node(order: NodeOrder) -> dict[str, Any]:
     }
 
 
-def _object(text: str) -> dict[str, Any]:
+def _parse_object(text: str) -> dict[str, Any]:
     try:
         answer = json.loads(text)
     except ValueError:
-        raise NotDone(f"its answer is no JSON: {_short(text)!r}") from None
+        raise NotDone(f"its answer is no JSON: {_shorten(text)!r}") from None
     if not isinstance(answer, dict):
-        raise NotDone(f"its answer is no object: {_short(text)!r}")
+        raise NotDone(f"its answer is no object: {_shorten(text)!r}")
     return answer
 
 
-def _meant(
+def _parse_reply(
     answer: Mapping[str, Any], meanings: Mapping[str, ProviderReply | None]
 ) -> ProviderAnswer:
     state = str(answer.get("state"))
     if state not in meanings:
-        raise NotDone(f'"state" is none of {", ".join(meanings)}: {_short(state)!r}')
-    return ProviderAnswer(meanings[state], _short(str(answer.get("reason", ""))))
+        raise NotDone(f'"state" is none of {", ".join(meanings)}: {_shorten(state)!r}')
+    return ProviderAnswer(meanings[state], _shorten(str(answer.get("reason", ""))))
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     """The last words, in one line."""
-    return " ".join(text.split())[-TOLD_MAX:]
+    return " ".join(text.split())[-REASON_MAX:]

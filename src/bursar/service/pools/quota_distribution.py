@@ -44,11 +44,11 @@ from bursar.store.jobs.quota_slices import (
 from bursar.store.ledger.loader import lock_orgs
 from bursar.store.sql.connection import Connection, money_time
 
-KIND: Final = "pool_policy"  # of setting; its id is the pool's name
+POLICY_SETTING: Final = "pool_policy"  # of setting; its id is the pool's name
 POLL_INTERVAL_S: Final = 3.0  # between two looks for what other processes have set
 MIN_PAUSE_S: Final = 0.1  # between two rounds, however many wake-ups come
-MOST: Final = 1_000  # orgs that one look finds
-ROUNDS: Final = 6  # to and fro in a row: others want to be served, too
+ORGS_MAX: Final = 1_000  # orgs that one look finds
+ROUNDS_MAX: Final = 6  # to and fro in a row: others want to be served, too
 
 _log = logging.getLogger(__name__)
 
@@ -74,19 +74,21 @@ class QuotaDistributor:
         self._clock = clock
         self._away: set[PoolId] = set()  # could not be reached, and are asked no more
 
-    def policies(self, pools: Iterable[PoolId] | None = None) -> None:
+    def deliver_policies(self, pools: Iterable[PoolId] | None = None) -> None:
         """Let these pools, or all, know the policies that operators have set."""
         names = [name for name in (pools or list(self._pools)) if name in self._pools]
-        settings = settings_of(self._connection, KIND, [(DEPLOYMENT, name) for name in names])
+        settings = settings_of(
+            self._connection, POLICY_SETTING, [(DEPLOYMENT, name) for name in names]
+        )
         for (_, name), setting in sorted(settings.items()):
             known = self._pools[name].look(lambda pool: pool.policy)
             if known is None or known.n < setting.number:
-                policy = _read(name, setting.body)
+                policy = _parse_stored_policy(name, setting.body)
                 if policy is not None:
                     in_force = PolicyInForce(n=setting.number, policy=policy)
-                    self._tell(name, partial(_adopt, policy=in_force))
+                    self._change_pool(name, partial(_adopt, policy=in_force))
 
-    def _tell(self, name: PoolId, do: Callable[[PoolTransaction], None]) -> None:
+    def _change_pool(self, name: PoolId, do: Callable[[PoolTransaction], None]) -> None:
         """Tell a pool something; a pool that cannot be reached does not delay the others."""
         try:
             self._pools[name].change(do)
@@ -94,7 +96,7 @@ class QuotaDistributor:
             self._away.add(name)
             _log.warning("pool %s is not told what it may have: %s", name, fault)
 
-    def wanted(self) -> set[OrgId]:
+    def orgs_in_need(self) -> set[OrgId]:
         """Orgs of which more is wanted in a pool than it has."""
         keepers = list(self._pools.values())
         return {
@@ -103,9 +105,9 @@ class QuotaDistributor:
             for org in handle.look(lambda pool: pool.quota_usage.orgs_to_divide())
         }
 
-    def undivided(self) -> set[OrgId]:
+    def undivided_orgs(self) -> set[OrgId]:
         """Orgs whose quotas were changed, or whose slices a process has left half-way."""
-        return set(undivided(self._connection, MOST)) if self._pools else set()
+        return set(undivided(self._connection, ORGS_MAX)) if self._pools else set()
 
     def divide_all(self, orgs: Iterable[OrgId]) -> None:
         """Divide the quotas of some orgs; the trouble of one is not the others'."""
@@ -119,16 +121,16 @@ class QuotaDistributor:
 
     def divide(self, org: OrgId) -> None:
         """Divide an org's quotas among the pools, as far as that can be done by now."""
-        for _ in range(ROUNDS):
+        for _ in range(ROUNDS_MAX):
             seen = {
                 name: keeper.look(lambda pool: pool.quota_usage.report_of(org))
                 for name, keeper in list(self._pools.items())
             }
-            untold = self._undelivered(self._divided(org, seen), seen)
+            untold = self._undelivered(self._divide_and_store(org, seen), seen)
             if not untold:
                 return
             for name, slices in sorted(untold.items()):
-                self._tell(name, partial(_allot, slices=tuple(slices)))
+                self._change_pool(name, partial(_allot, slices=tuple(slices)))
 
     def _undelivered(
         self, stored: Iterable[StoredSlice], seen: Mapping[PoolId, Mapping[str, SliceReport]]
@@ -143,22 +145,22 @@ class QuotaDistributor:
                 undelivered[part.pool].append(part.slice)
         return undelivered
 
-    def _divided(
+    def _divide_and_store(
         self, org: OrgId, seen: Mapping[PoolId, Mapping[str, SliceReport]]
     ) -> list[StoredSlice]:
         """The parts of an org's quotas, divided anew; the org is locked only if they are others."""
         now = self._clock(self._connection)
         with self._connection.transaction():
             enter(self._connection, org)
-            plan = self._planned(org, seen, now)
+            plan = self._plan(org, seen, now)
         if plan.changed:
             with self._connection.transaction():
                 lock_orgs(self._connection, [org])
-                plan = self._planned(org, seen, now)
+                plan = self._plan(org, seen, now)
                 save_slices(self._connection, plan.changed)
         return list(plan.slices.values())
 
-    def _planned(
+    def _plan(
         self, org: OrgId, seen: Mapping[PoolId, Mapping[str, SliceReport]], now: Instant
     ) -> _Plan:
         known = slices_of(self._connection, org)
@@ -181,7 +183,7 @@ class QuotaDistributor:
         return plan
 
 
-def _read(pool: PoolId, body: str | None) -> PoolPolicy | None:
+def _parse_stored_policy(pool: PoolId, body: str | None) -> PoolPolicy | None:
     """The policy that was set; None, and told, if this version does not understand it."""
     try:
         return parse_policy(json.loads(body or "{}"))
@@ -237,7 +239,7 @@ class QuotaWorker:
     def put_in_force(self, pool: PoolId) -> None:
         """Let a pool know its policy, now."""
         with self._connect() as connection:
-            self._distributor(connection).policies([pool])
+            self._distributor(connection).deliver_policies([pool])
 
     @contextmanager
     def _distributing(self, connection: Connection) -> Iterator[Task]:
@@ -245,8 +247,8 @@ class QuotaWorker:
             distributor = self._distributor(connection)
             orgs = set(turn.keys)
             if turn.is_poll:
-                distributor.policies()
-                orgs |= distributor.undivided()
-            distributor.divide_all(sorted(orgs | distributor.wanted()))
+                distributor.deliver_policies()
+                orgs |= distributor.undivided_orgs()
+            distributor.divide_all(sorted(orgs | distributor.orgs_in_need()))
 
         yield distribute

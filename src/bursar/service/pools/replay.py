@@ -32,7 +32,7 @@ from bursar.store.sql.connection import Connection
 
 __all__ = ["PoolUnknown", "ReplayResult", "StoredEvent", "events_of", "replay", "trim"]
 
-PAGE: Final = 200  # events that are read at once
+PAGE_SIZE: Final = 200  # events that are read at once
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ def events_of(connection: Connection, pool: PoolId, after: int, most: int) -> li
 def _events(connection: Connection, pool: PoolId, first: int, last: int) -> Iterator[StoredEvent]:
     """Events of a stream as it was when it was asked for its last one: leaders go on meanwhile."""
     after = first - 1
-    while page := events(connection, pool, after, min(PAGE, last - after)):
+    while page := events(connection, pool, after, min(PAGE_SIZE, last - after)):
         yield from page
         after = page[-1].n
 

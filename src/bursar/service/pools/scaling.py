@@ -45,13 +45,13 @@ from bursar.store.sql.connection import Connection
 
 POLL_INTERVAL_S: Final = 5.0  # between two looks at all orders
 POLL_SOON_S: Final = 1.0  # the same, while one of them is under way
-LISTS_S: Final = 60.0  # between two looks at what the provisioner has
-ADVICE_S: Final = 30.0  # that advice may take
-GONE_BY: Final = 2 * MINUTE  # after it was removed a node is not there any more
-PAUSE_MOST: Final = HOUR  # in which nothing is ordered of an offer of which nothing has come
-AGAIN_FIRST_S: Final = 1.0  # before a question is asked again; then twice as long
-AGAIN_MOST_S: Final = 300.0
-ASKED_AT_ONCE: Final = 4
+LIST_INTERVAL_S: Final = 60.0  # between two looks at what the provisioner has
+ADVICE_TIMEOUT_S: Final = 30.0  # that advice may take
+REMOVAL_TIME: Final = 2 * MINUTE  # after it was removed a node is not there any more
+PAUSE_MAX: Final = HOUR  # in which nothing is ordered of an offer of which nothing has come
+RETRY_FIRST_S: Final = 1.0  # before a question is asked again; then twice as long
+RETRY_MAX_S: Final = 300.0
+CALLS_AT_ONCE: Final = 4
 
 _log = logging.getLogger(__name__)
 
@@ -60,10 +60,10 @@ class LedPools(Protocol):
     """The pools that a process serves."""
 
     @property
-    def keepers(self) -> Mapping[PoolId, PoolHandle]:
+    def handles(self) -> Mapping[PoolId, PoolHandle]:
         """Each of them."""
 
-    def explaining(self, pool: PoolId) -> PoolLeader:
+    def leader_of(self, pool: PoolId) -> PoolLeader:
         """Who leads it, or stands by."""
 
 
@@ -71,7 +71,7 @@ class LedPools(Protocol):
 class _PendingCall:
     """A question to the provisioner that was not answered yet, or not well."""
 
-    what: OrderState  # of the order, when it was asked
+    state: OrderState  # of the order, when it was asked
     tries: int = 0
     again_at: float = 0.0  # not before; by a clock that only runs
     under_way: bool = False
@@ -87,7 +87,7 @@ class _ReceivedReply(NamedTuple):
     answer: ProviderAnswer
 
 
-class _Listed(NamedTuple):
+class _Listing(NamedTuple):
     """The orders that the provisioner has, and those it should have as well."""
 
     epoch: int  # of the leader that has called
@@ -122,7 +122,7 @@ class _LeaderMemory:
             self.pauses.pop(order.offer, None)
         elif order.is_cancelled and now >= before.until:
             times = before.times + 1
-            span = min(every << min(times, 20), PAUSE_MOST)
+            span = min(every << min(times, 20), PAUSE_MAX)
             self.pauses[order.offer] = _Pause(now + span, times)
 
     def remaining_offers(
@@ -152,9 +152,9 @@ class Scaler:
         self._memories: dict[PoolId, _LeaderMemory] = {}
         self._pending: dict[tuple[PoolId, str], _PendingCall] = {}
         self._replies: dict[tuple[PoolId, str], _ReceivedReply] = {}
-        self._listed: dict[PoolId, _Listed] = {}
+        self._listed: dict[PoolId, _Listing] = {}
         self._lock = threading.Lock()  # of the three above
-        self._askers = ThreadPoolExecutor(ASKED_AT_ONCE, "provisioner")
+        self._askers = ThreadPoolExecutor(CALLS_AT_ONCE, "provisioner")
         self._worker = DatabaseWorker("scaler", connect, self._scaling, interval_s=interval_s)
 
     def start(self) -> None:
@@ -170,17 +170,17 @@ class Scaler:
 
     @contextmanager
     def _scaling(self, connection: Connection) -> Iterator[Task]:
-        yield lambda _: self._soon_s if self.look(connection) else None
+        yield lambda _: self._soon_s if self.poll(connection) else None
 
-    def look(self, connection: Connection) -> bool:
+    def poll(self, connection: Connection) -> bool:
         """Look at all pools once; whether an order is under way."""
         moving = False
         for pool, scale in store.scales(connection).items():
-            keeper = self._pools.keepers.get(pool)
+            keeper = self._pools.handles.get(pool)
             if keeper is None:
                 continue
             try:
-                orders = self._look_at(connection, keeper, scale)
+                orders = self._poll_pool(connection, keeper, scale)
                 moving = moving or any(order.state is not OrderState.READY for order in orders)
             except Fault as fault:
                 _log.warning("orders of pool %s have to wait: %s", pool, fault)
@@ -188,13 +188,15 @@ class Scaler:
                 _log.exception("a look at the orders of pool %s has failed", pool)
         return moving
 
-    def _look_at(self, connection: Connection, keeper: PoolHandle, scale: Scale) -> list[NodeOrder]:
+    def _poll_pool(
+        self, connection: Connection, keeper: PoolHandle, scale: Scale
+    ) -> list[NodeOrder]:
         """Look at one pool; its orders that are not over."""
-        leading = self._pools.explaining(keeper.id)
+        leading = self._pools.leader_of(keeper.id)
         epoch = leading.epoch  # before orders are read: who leads by then wrote the last of them
         orders = store.live_orders(connection, keeper.id)
         if orders:
-            leading.want()  # a pool where nothing runs has nodes that are paid for
+            leading.request_leader()  # a pool where nothing runs has nodes that are paid for
         if epoch is None:
             self._memories.pop(keeper.id, None)
             return []
@@ -221,7 +223,7 @@ class Scaler:
         if not orders:
             return orders
         heard = self._take_replies(keeper.id, seen.epoch)
-        said = {id: answer.said for id, answer in heard.items() if answer.said is not None}
+        said = {id: answer.reply for id, answer in heard.items() if answer.reply is not None}
         informed = [
             replace(order, last_error=heard[order.id].reason) if order.id in heard else order
             for order in orders
@@ -230,7 +232,7 @@ class Scaler:
         def do(work: PoolTransaction) -> tuple[NodeOrder, ...] | Denied:
             return rules.advance_orders(work, seen.epoch, seen.since, informed, said)
 
-        changed = _allowed(keeper.change(do, _writing(keeper.id, informed, orders)))
+        changed = _require_allowed(keeper.change(do, _make_write(keeper.id, informed, orders)))
         now = keeper.look(lambda pool: pool.now)
         for order in changed:
             _log.info("node %s of pool %s is %s", order.node.id, keeper.id, order.state)
@@ -277,7 +279,7 @@ class Scaler:
             offers = seen.remaining_offers(scale.remaining_offers(orders), now)
             return advise_scaling(cluster, at, offers, seen.quiet, scale.scaling, owned)
 
-        advice = leading.ask(question).result(ADVICE_S)
+        advice = leading.ask(question).result(ADVICE_TIMEOUT_S)
         seen.quiet = advice.quiet
         new = [] if advice.order is None else list(_new_orders(advice.order, scale, now))
         drains = [drain.node for drain in advice.drains]
@@ -293,7 +295,8 @@ class Scaler:
             return rules.drain_nodes(work, seen.epoch, orders, nodes)
 
         changed = {
-            order.id: order for order in _allowed(keeper.change(do, _writing(keeper.id, (), ())))
+            order.id: order
+            for order in _require_allowed(keeper.change(do, _make_write(keeper.id, (), ())))
         }
         for order in changed.values():
             _log.info("node %s of pool %s is drained", order.node.id, keeper.id)
@@ -309,7 +312,7 @@ class Scaler:
             return rules.add_ordered_nodes(work, seen.epoch, new) or tuple(new)
 
         failpoint("scaling.planned")
-        _allowed(keeper.change(do, _writing(keeper.id, (), ())))
+        _require_allowed(keeper.change(do, _make_write(keeper.id, (), ())))
         failpoint("scaling.order_written")
         for order in new:
             _log.info("node %s of pool %s is ordered", order.node.id, keeper.id)
@@ -326,7 +329,7 @@ class Scaler:
     ) -> None:
         """Compare what was ordered with what there is: neither may have anything beside."""
         if time.monotonic() >= seen.lists_at:
-            seen.lists_at = time.monotonic() + LISTS_S
+            seen.lists_at = time.monotonic() + LIST_INTERVAL_S
             said_yes = {order.id for order in orders if order.state is not OrderState.REQUESTED}
             self._askers.submit(self._list, keeper.id, seen.epoch, said_yes)
         with self._lock:
@@ -338,7 +341,7 @@ class Scaler:
         known = store.orders_by_id(connection, keeper.id, sorted(listed - ours))
         if unknown := sorted(listed - ours - {order.id for order in known}):
             _log.error("pool %s has never ordered what it is said to have: %s", keeper.id, unknown)
-        long_ago = keeper.look(lambda pool: pool.now) - GONE_BY
+        long_ago = keeper.look(lambda pool: pool.now) - REMOVAL_TIME
         for order in known:
             if order.gone_at is not None and order.gone_at < long_ago:
                 _log.error("node %s was given back and is there: removed again", order.node.id)
@@ -352,7 +355,7 @@ class Scaler:
             _log.warning("the provider cannot list the nodes of pool %s: %s", pool, error)
             return
         with self._lock:
-            self._listed[pool] = _Listed(epoch, listed, expected - listed)
+            self._listed[pool] = _Listing(epoch, listed, expected - listed)
 
     def _call_for_orders(
         self, keeper: PoolHandle, seen: _LeaderMemory, orders: list[NodeOrder]
@@ -370,10 +373,10 @@ class Scaler:
         key = keeper.id, order.id
         with self._lock:
             pending = self._pending.get(key)
-            if pending is None or (pending.what is not order.state and not pending.under_way):
+            if pending is None or (pending.state is not order.state and not pending.under_way):
                 pending = self._pending[key] = _PendingCall(order.state)
             reply = self._replies.get(key)
-            unheard = reply is not None and reply.answer.said is not None  # by the next look
+            unheard = reply is not None and reply.answer.reply is not None  # by the next look
             if pending.under_way or unheard or time.monotonic() < pending.again_at:
                 return
             pending.under_way = True
@@ -394,7 +397,7 @@ class Scaler:
         if answer.reason:
             _log.warning("node %s of pool %s: %s", order.node.id, key[0], answer.reason)
         with self._lock:
-            if answer.said is None:
+            if answer.reply is None:
                 self._pending[key] = _with_retry(self._pending[key])
             else:
                 del self._pending[key]
@@ -404,8 +407,8 @@ class Scaler:
 
 def _with_retry(pending: _PendingCall) -> _PendingCall:
     """A question that is asked again, each time after twice as long."""
-    span = min(AGAIN_FIRST_S * 2 ** min(pending.tries, 20), AGAIN_MOST_S)
-    return _PendingCall(pending.what, pending.tries + 1, time.monotonic() + span)
+    span = min(RETRY_FIRST_S * 2 ** min(pending.tries, 20), RETRY_MAX_S)
+    return _PendingCall(pending.state, pending.tries + 1, time.monotonic() + span)
 
 
 @contextmanager
@@ -450,7 +453,7 @@ def _vanished(pool: Pool, orders: Iterable[NodeOrder]) -> Iterator[str]:
             yield order.id
 
 
-def _writing(
+def _make_write(
     pool: PoolId, informed: Iterable[NodeOrder], known: Iterable[NodeOrder]
 ) -> Callable[[Connection, tuple[NodeOrder, ...] | Denied], None]:
     """Write orders that a rule has changed, and those with a new error text."""
@@ -468,7 +471,7 @@ class _LedByAnother(Fault):
     """Another process leads the pool by now."""
 
 
-def _allowed(changed: tuple[NodeOrder, ...] | Denied) -> tuple[NodeOrder, ...]:
+def _require_allowed(changed: tuple[NodeOrder, ...] | Denied) -> tuple[NodeOrder, ...]:
     if isinstance(changed, Denied):
         raise _LedByAnother(f"another process leads the pool: {changed}")
     return changed
