@@ -191,7 +191,7 @@ def test_wrong_summaries_are_discarded_by_a_repair(database_url: str) -> None:
 
     assert (0, 0) == (repaired.exit_code, again.exit_code), repaired.output
     assert f"{org}: summaries were discarded" in repaired.stdout
-    assert "    top lists of users are what they spent: ann used: 5 stored\n" in repaired.stdout
+    assert "    top lists of users equal their spending: ann used: 5 stored\n" in repaired.stdout
 
 
 def test_damage_that_cannot_be_repaired_exits_with_1(database_url: str) -> None:

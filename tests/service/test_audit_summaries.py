@@ -85,12 +85,12 @@ def test_verify_reports_no_summary_that_a_sweep_wrote(
     assert [] == wrong_in(connection, desk.org)
 
 
-USER = "what users spent is what events up to the sweep say"
-OF_USERS = "top lists of users are what they spent"
-OF_ACCOUNTS = "top lists of accounts are what they have and used"
-DUE = "a sweep comes back when something falls due"
-SNAPSHOT = "a snapshot is of an event, and whole"
-UNSWEPT = "an entry of a top list is of a sweep, and of a known subject and measure"
+USER = "the spending of users equals the events up to the sweep"
+OF_USERS = "top lists of users equal their spending"
+OF_ACCOUNTS = "top lists of accounts equal their balances and usage"
+DUE = "the next sweep of an org is not after its next due change"
+SNAPSHOT = "a snapshot belongs to an event and is complete"
+UNSWEPT = "an entry of a top list has a sweep, a known subject and a known measure"
 SPOILING = {
     "sweeps: all rows are gone": ("delete from sweeps", UNSWEPT),
     "sweeps: of a later event": ("update sweeps set number = number + 1", "a sweep is not ahead"),

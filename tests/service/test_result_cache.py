@@ -19,8 +19,8 @@ from bursar.service.jobs.cache_followers import PAGE_SIZE, Followers, FollowerWo
 from bursar.service.jobs.queries import JobQueries
 from bursar.service.jobs.result_cache import Sharing, quoted_now
 from bursar.service.ledger.batch import Answer, Ask, Batch
+from bursar.service.queries.periods import RequestedPeriod
 from bursar.service.queries.statements import PostingLine, Statements
-from bursar.service.queries.usage import RequestedPeriod
 from bursar.store.jobs.outbox import from_orgs
 from bursar.store.jobs.result_cache import FIRST, due
 from bursar.store.sql.connection import Connection

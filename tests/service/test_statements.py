@@ -18,22 +18,15 @@ from bursar.core.ledger.history import fold_grants, sum_owned
 from bursar.core.ledger.journal import Journal
 from bursar.core.ledger.values import Compartment, Context, GrantPolicy
 from bursar.service.ledger.batch import OrgUnknown
+from bursar.service.queries import costs as cost_module
 from bursar.service.queries import history as past
-from bursar.service.queries import usage
+from bursar.service.queries import usage_reports
+from bursar.service.queries.bookings import Sort
+from bursar.service.queries.costs import CostRow, Costs, Slot
 from bursar.service.queries.history import add_snapshots
+from bursar.service.queries.periods import BadRange, RequestedPeriod
 from bursar.service.queries.statements import AccountStatement, Statements
-from bursar.service.queries.usage import (
-    BadRange,
-    CostRow,
-    Costs,
-    Dimension,
-    Report,
-    RequestedPeriod,
-    Slot,
-    Sort,
-    TooManyRows,
-    UsageReports,
-)
+from bursar.service.queries.usage_reports import Dimension, Report, TooManyRows, UsageReports
 from bursar.store.ledger import snapshots, statements
 from bursar.store.sql.connection import Connection
 from tests.service.test_batch import ANN, FEW, ORG, Desk
@@ -48,7 +41,8 @@ from tests.support.strategies import History, histories
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Snapshots and stretches of a few events each."""
     monkeypatch.setattr(past, "EVERY", 3)
-    monkeypatch.setattr(usage, "CHUNK", 4)
+    monkeypatch.setattr(usage_reports, "PAGE_EVENTS", 4)
+    monkeypatch.setattr(cost_module, "PAGE_EVENTS", 4)
 
 
 @st.composite
@@ -508,7 +502,7 @@ def test_the_number_of_rows_of_a_report_is_limited(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More rows than anybody reads are refused, not sent."""
-    monkeypatch.setattr(usage, "ROWS_MOST", 1)
+    monkeypatch.setattr(usage_reports, "ROWS_MAX", 1)
     desk.asks(run("a"), run("b", by="team"), now=hours(1))
     desk.asks(ask.read("a", 3_600_000, charge="c1"), ask.read("b", 1, charge="c2"), now=hours(2))
 

@@ -19,73 +19,73 @@ SPOILING = {
     "a slice that nobody has written": (
         "insert into pool_slices (pool_id, org_id, quota_id, n, body)"
         " values ('pool', 'org', 'q', 1, '{}')",
-        "a pool knows no slice of a quota",
+        "a pool stores only the quota slices",
     ),
     "a slice that was forgotten": (
         "with s as (insert into quota_slices (org_id, quota_id, pool_id, n, known, number, body,"
         " bounds) values ('org', 'q', 'pool', 3, 3, 1, '{}', '[]'))"
         " insert into pool_slices (pool_id, org_id, quota_id, n, body)"
         " values ('pool', 'org', 'q', 2, '{}')",
-        "a pool knows no slice of a quota",
+        "a pool stores only the quota slices",
     ),
     "a slice that is another": (
         "with s as (insert into quota_slices (org_id, quota_id, pool_id, n, known, number, body,"
         " bounds) values ('org', 'q', 'pool', 3, 3, 1, '{}', '[]'))"
         " insert into pool_slices (pool_id, org_id, quota_id, n, body)"
         " values ('pool', 'org', 'q', 3, '[]')",
-        "a pool knows no slice of a quota",
+        "a pool stores only the quota slices",
     ),
     "more given than there is": (
         "insert into quota_slices (org_id, quota_id, pool_id, n, known, number, body, bounds)"
         " select 'org', 'q', pool, 1, 0, 1,"
         """ '{"granted": [["gpus", 3]], "limits": [["gpus", 5]]}', '[]'"""
         " from unnest(array['east', 'west']) as pool",
-        "pools were not given more of a quota",
+        "the slices of a quota add up",
     ),
     "a job sent elsewhere": (
         "update org_outbox set pool_id = 'elsewhere' where job_id = 'waits'",
-        "a job is in the pool that it was last sent to",
+        "a job is in the pool to which it was last sent",
     ),
     "a job sent to its pool twice": (
         "insert into org_outbox (org_id, job_id, n, pool_id, body, written_at)"
         " select org_id, job_id, n + 1, pool_id, body, written_at from org_outbox"
         " where job_id = 'waits'",
-        "a job is in the pool that it was last sent to",
+        "a job is in the pool to which it was last sent",
     ),
     "a route that leads elsewhere": (
         "insert into job_routes (org_id, job_id, n, pool_id, at, arrived_at, reason)"
         " select org_id, job_id, 1, 'elsewhere', 1, 1, '' from jobs where job_id = 'waits'",
-        "a job that the router sends",
+        "a routed job is in the pool of its last route",
     ),
     "routes with a gap": (
         "insert into job_routes (org_id, job_id, n, pool_id, at, arrived_at, reason)"
         " select org_id, job_id, 2, pool_id, 1, 1, '' from jobs where job_id = 'waits'",
-        "a job that the router sends",
+        "a routed job is in the pool of its last route",
     ),
     "a route that never arrived, with one behind it": (
         "insert into job_routes (org_id, job_id, n, pool_id, at, arrived_at, reason)"
         " select j.org_id, j.job_id, n, case n when 1 then j.pool_id else n::text end, 1,"
         " case n when 1 then 1 end, '' from jobs j cross join generate_series(1, 3) as n"
         " where j.job_id = 'waits'",
-        "a job that the router sends",
+        "a routed job is in the pool of its last route",
     ),
     "a route of no job": (
         "insert into job_routes (org_id, job_id, n, pool_id, at, arrived_at, reason)"
         " values ('org', 'none', 1, 'pool', 1, 1, '')",
-        "a job that the router sends",
+        "a routed job is in the pool of its last route",
     ),
     "an array's hold that has too little": (
         """update holds set lots = '{"count": 2, "at_once": 1, "amount": 7, "taken": 0}'"""
         " where hold_id = 'waits'",
-        "what an array's hold has left",
+        "the rest of an array's hold equals",
     ),
     "a lot of nothing": (
         "update holds set lot_of = 'done' where hold_id = 'waits'",
-        "the lots that were taken out",
+        "the lots taken from an array's hold",
     ),
     "an array that nobody counts": (
         "update jobs set elements = 1, sent = 0, received = 0 where job_id = 'waits'",
-        "an array counts its elements",
+        "the counters of an array equal the",
     ),
     "a result that nobody has left": (
         "update jobs set cached_from = 'waits' where job_id = 'done'",
@@ -104,10 +104,13 @@ SPOILING = {
         " submitted_at = submitted_at - 7200000000 where job_id = 'waits'",
         "no job waits without a leader",
     ),
-    "a job its pool never got": ("delete from queue where job_id = 'waits'", "a job that is not"),
+    "a job its pool never got": (
+        "delete from queue where job_id = 'waits'",
+        "an unfinished job is in its pool",
+    ),
     "a job over in its pool alone": (
         "update queue set state = 'expired' where job_id = 'waits'",
-        "a job that is not",
+        "an unfinished job is in its pool",
     ),
     "a job over in its org alone": (
         "update jobs set state = 'failed', ended_at = 1, end_class = 'user' where job_id = 'waits'",
@@ -115,11 +118,11 @@ SPOILING = {
     ),
     "a hold left open": (
         "update holds set closed_at = null where hold_id = 'done'",
-        "a finished job holds",
+        "a finished job has no open hold",
     ),
     "a hold released under its job": (
         "update holds set closed_at = expires_at - 1 where hold_id = 'waits'",
-        "a finished job holds",
+        "a finished job has no open hold",
     ),
     "a job nobody asked for": ("delete from jobs where job_id = 'done'", "a job in a pool"),
     "a job in another pool": (
@@ -141,23 +144,23 @@ SPOILING = {
     ),
     "acknowledged by a pool that has it not": (
         "update queue set received = 0 where job_id = 'done'",
-        "what a pool has acknowledged",
+        "a pool has received every message that",
     ),
     "received but never sent": (
         "update queue set received = received + 1 where job_id = 'done'",
-        "what a pool has acknowledged",
+        "a pool has received every message that",
     ),
     "acknowledged by an org that has it not": (
         "delete from org_inbox where job_id = 'done' and n = 2",
-        "what an org has acknowledged",
+        "an org has handled every message that",
     ),
     "handled but never sent": (
         "update org_inbox set n = 99 where job_id = 'done' and n = 2",
-        "what an org has acknowledged",
+        "an org has handled every message that",
     ),
     "a count of messages that is off": (
         "update jobs set received = received + 1 where job_id = 'done'",
-        "what an org has acknowledged",
+        "an org has handled every message that",
     ),
     "usage that was refused": (
         "update org_inbox set refusal = 'time_invalid' where job_id = 'done' and n = 2",
@@ -197,15 +200,15 @@ SPOILING = {
     ),
     "run time that may be told of after the end": (
         "update leases set reportable_until = ended_at + 1 where kept_ms is null and ended_at > 0",
-        "run time may be",
+        "run time of an attempt can be",
     ),
     "a live lease that has an end": (
         "update leases set reportable_until = leased_at where ended_at is null",
-        "run time may be",
+        "run time of an attempt can be",
     ),
     "run time that may be told of though it was given back": (
         "update leases set reportable_until = ended_at where kept_ms is not null",
-        "run time may be",
+        "run time of an attempt can be",
     ),
     "a fence beyond its pool's": ("update pools set fence = 1", "fences grow"),
     "a fence that went back": (
@@ -220,109 +223,109 @@ SPOILING = {
     "charged for less than is proven": (
         "update lease_parts set run_ms = run_ms + 1"
         " where fence = (select max(fence) from leases where job_id = 'done')",
-        "an attempt that has ended",
+        "an ended attempt is charged for exactly",
     ),
     "an attempt without a meter": (
         "update holds set meters = '[]' where hold_id = 'done'",
-        "an attempt that has ended",
+        "an ended attempt is charged for exactly",
     ),
     "a meter that charged something else": (
         "update holds set meters = replace(meters::text, '\"charged\":5000', '\"charged\":4999')"
         "::json where hold_id = 'done'",
-        "an attempt that has ended",
+        "an ended attempt is charged for exactly",
     ),
     "a pool that thinks a hold lasts longer": (
         "update queue set hold_until = hold_until + 1 where job_id = 'waits'",
-        "a pool knows",
+        "a pool stores the expiry of an open hold",
     ),
     "a pool that thinks more is set aside": (
         "update queue set hold_micros = hold_micros + 1 where job_id = 'short'",
-        "a pool knows how much",
+        "a pool stores the total amount of an open hold",
     ),
     "a pool that thinks a hold is larger": (
         "update queue set hold_micros = hold_micros + 1 where job_id = 'waits'",
-        "a pool keeps",
+        "a pool stores a job as its org last sent it",
     ),
     "a pool that thinks a hold was never trimmed": (
         "update queue set hold_micros = 10 * hold_micros where job_id = 'runs'",
-        "a pool keeps",
+        "a pool stores a job as its org last sent it",
     ),
     "a pool that has not heard of a longer hold": (
         "update queue set hold_until = hold_until - 1 where job_id = 'runs'",
-        "a pool keeps",
+        "a pool stores a job as its org last sent it",
     ),
     "a pool that thinks a job was withdrawn": (
         "update queue set withdrawn = true where job_id = 'waits'",
-        "a pool keeps",
+        "a pool stores a job as its org last sent it",
     ),
     "a pool that has forgotten a withdrawal": (
         "update queue set withdrawn = false where job_id = 'gone'",
-        "a pool keeps",
+        "a pool stores a job as its org last sent it",
     ),
     "a pool that runs something else": (
         "update queue set body = replace(body::text, '\"gpus\":8', '\"gpus\":1')"
         "::json where job_id = 'waits'",
-        "a pool keeps",
+        "a pool stores a job as its org last sent it",
     ),
     "a job of another account": (
         "update jobs set account_id = 'org' where job_id = 'waits'",
-        "a job is whose",
+        "a job has the account and user",
     ),
     "a job of another user": (
         "update jobs set user_id = 'bob' where job_id = 'waits'",
-        "a job is whose",
+        "a job has the account and user",
     ),
     "a job that was submitted at another time": (
         "update jobs set submitted_at = submitted_at + 1 where job_id = 'waits'",
-        "a job is whose",
+        "a job has the account and user",
     ),
     "an attempt more": (
         "update queue set attempt = attempt + 1 where job_id = 'runs'",
-        "a job in a pool has had",
+        "a job has the attempts that its pool reported",
     ),
     "an attempt before the first": (
         "update queue set attempt = 1 where job_id = 'waits'",
-        "a job in a pool has had",
+        "a job has the attempts that its pool reported",
     ),
     "run time that nobody has run": (
         "update queue set ran_ms = ran_ms + 1 where job_id = 'again'",
-        "a job in a pool has had",
+        "a job has the attempts that its pool reported",
     ),
     "run time that was given back": (
         "update queue set ran_ms = ran_ms + 3000 where job_id = 'moved'",
-        "a job in a pool has had",
+        "a job has the attempts that its pool reported",
     ),
     "usage that nobody has paid": (
         "update queue set used = used + 1 where job_id = 'moved'",
-        "a job in a pool has had",
+        "a job has the attempts that its pool reported",
     ),
     "a preemption more": (
         "update queue set preemptions = preemptions + 1 where job_id = 'moved'",
-        "a job in a pool has had",
+        "a job has the attempts that its pool reported",
     ),
     "a job that was stopped at another time": (
         "update queue set stopped_at = stopped_at + 1 where job_id = 'moved'",
-        "a job in a pool has had",
+        "a job has the attempts that its pool reported",
     ),
     "a requeue more": (
         "update queue set requeues_left = requeues_left + 1 where job_id = 'again'",
-        "a job in a pool has had",
+        "a job has the attempts that its pool reported",
     ),
     "an org that knows of another attempt": (
         "update jobs set attempt = attempt + 1 where job_id = 'again'",
-        "a job stands",
+        "the state of a job follows from",
     ),
     "an org that thinks a job was withdrawn": (
         "update jobs set withdrawn = true where job_id = 'waits'",
-        "a job stands",
+        "the state of a job follows from",
     ),
     "an org that has forgotten a withdrawal": (
         "update jobs set withdrawn = false where job_id = 'gone'",
-        "a job stands",
+        "the state of a job follows from",
     ),
     "a step of a job's life that is gone": (
         "delete from job_steps where job_id = 'done' and n = 2",
-        "a job's history",
+        "the steps of a job have no",
     ),
     "a step that nobody was told of": (
         "update job_steps set why = 'stop_requested' where job_id = 'done' and n = 2",
@@ -330,15 +333,15 @@ SPOILING = {
     ),
     "an org that thinks a job waits": (
         "update jobs set state = 'queued' where job_id = 'runs'",
-        "a job stands",
+        "the state of a job follows from",
     ),
     "a job that ended at another time": (
         "update jobs set ended_at = ended_at + 1 where job_id = 'gone'",
-        "a job stands",
+        "the state of a job follows from",
     ),
     "an org that knows of another end": (
         "update jobs set end_class = 'limit' where job_id = 'done'",
-        "a job stands",
+        "the state of a job follows from",
     ),
     "a slot that does not exist": (
         "update lease_slots set slot = slot + 99 where freed_at is null",
@@ -388,7 +391,7 @@ SPOILING = {
     ),
     "an attempt that may run longer": (
         "update leases set run_ms_max = run_ms_max + 1 where job_id = 'runs'",
-        "an attempt may run",
+        "the run time of an attempt is",
     ),
     "an attempt that may run longer than its credits last": (
         "update leases set run_ms_max = run_ms_max + 1 where job_id = 'short'",
@@ -401,50 +404,50 @@ SPOILING = {
     "an attempt that was told to have less": (
         "update pool_outbox set body = replace(body::text, '\"run_ms\":3598000',"
         " '\"run_ms\":3597999')::json where job_id = 'moved'",
-        "an attempt may run",
+        "the run time of an attempt is",
     ),
     "a second attempt that may run as long as the first": (
         "update leases set run_ms_max = 3600000 where job_id = 'moved' and attempt = 2",
-        "an attempt may run",
+        "the run time of an attempt is",
     ),
     "a start that was never told": (
         "update pool_outbox set body = replace(body::text, 'Started', 'RanSoFar')::json"
         " where job_id = 'runs' and n = 1",
-        "what a pool told",
+        "the messages of a pool about an",
     ),
     "an end that was never told": (
         "update pool_outbox set body = replace(body::text, 'Ended', 'RanSoFar')::json"
         " where job_id = 'done'",
-        "what a pool told",
+        "the messages of a pool about an",
     ),
     "an attempt that began at another time": (
         "update leases set started_at = started_at - 1 where fence = 1",
-        "what a pool told",
+        "the messages of a pool about an",
     ),
     "usage that was never told": (
         "update leases set reported_ms = reported_ms - 1 where job_id = 'runs'",
-        "what a pool told",
+        "the messages of a pool about an",
     ),
     "work that was given back to nobody": (
         "update leases set kept_ms = kept_ms + 1 where job_id = 'moved'",
-        "what a pool told",
+        "the messages of a pool about an",
     ),
     "an end for another reason": (
         "update leases set why = 'failed' where job_id = 'done'",
-        "what a pool told",
+        "the messages of a pool about an",
     ),
     "an end in another class": (
         "update pool_outbox set body = replace(body::text, '\"user\"', '\"limit\"')::json"
         " where job_id = 'done'",
-        "what a pool told",
+        "the messages of a pool about an",
     ),
     "an end with another exit code": (
         "update lease_parts set exit_code = 1 where exit_code = 0",
-        "what a pool told",
+        "the messages of a pool about an",
     ),
     "an end with another result": (
         "update lease_parts set result = '{}' where exit = 'done'",
-        "what a pool told",
+        "the messages of a pool about an",
     ),
     "a lease beyond its hold": (
         f"update lease_parts set until = {T0 + 3 * DAY}",
@@ -456,11 +459,11 @@ SPOILING = {
     ),
     "a message that nobody delivers to a pool": (
         f"update org_outbox set acked_at = null, written_at = {T0 - HOUR} where job_id = 'waits'",
-        "a message is not",
+        "no message is undelivered for longer than",
     ),
     "a message that nobody delivers to an org": (
         f"update pool_outbox set acked_at = null, written_at = {T0 - HOUR} where job_id = 'gone'",
-        "a message is not",
+        "no message is undelivered for longer than",
     ),
 }
 
@@ -518,7 +521,7 @@ def test_a_message_is_overdue_after_an_hour(played: Connection) -> None:
         assert [] == told(played, T0 + HOUR - 1)
         [found] = told(played, T0 + HOUR + SECOND)
 
-    want = "a message is not on its way for longer than 60 min: pool gone to its org, seconds"
+    want = "no message is undelivered for longer than 60 min: pool gone to its org, seconds"
     assert f"org: {want}: 3601 stored, 3600 expected" == found
 
 

@@ -15,17 +15,14 @@ from bursar.api.operation import NameInUrl, OperationTable
 from bursar.api.pages import Limit, OrgId, read_response
 from bursar.core.instant import Instant
 from bursar.service.keys import Scope
+from bursar.service.queries.bookings import Sort
+from bursar.service.queries.costs import CostRow, Costs, Slot
+from bursar.service.queries.periods import BadRange, RequestedPeriod
 from bursar.service.queries.statements import AccountStatement, Parts, PostingLine, Statements
-from bursar.service.queries.usage import (
-    BadRange,
-    CostRow,
-    Costs,
+from bursar.service.queries.usage_reports import (
     Dimension,
     Key,
     Report,
-    RequestedPeriod,
-    Slot,
-    Sort,
     TooManyRows,
     UsageFigures,
     UsageReports,

@@ -1,24 +1,21 @@
-"""Looks after jobs that follow identical ones, to their end (`core.jobs.result_cache`) (S13).
+"""Ends jobs that follow an identical job, and repairs groups without a leader (S13).
 
-After each end of a job that shares its result some of its own followers are looked after at once;
-one process at a time looks after all others. A page is so small that a crowd of followers keeps no
-other request of their org waiting: between two pages others have their turn.
+`core.jobs.result_cache` has the rules. When a leader ends, the relay ends a page of its followers
+at once; one process at a time ends all others. Pages are small, so that other requests of the org
+run between two pages.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from bursar.core.ids import JobId, OrgId
-from bursar.core.instant import MINUTE, Instant
+from bursar.core.instant import MINUTE
 from bursar.core.jobs.result_cache import KEY, RepairGroup, end_follower
 from bursar.core.jobs.rows import OrgJob
 from bursar.core.ledger.commands import Lapse
 from bursar.core.messages import Dropped, Ended
-from bursar.core.refusal import Refusal
-from bursar.service.jobs.ledger_port import RunAsks
-from bursar.service.ledger.batch import Answer, Ask
-from bursar.service.ledger.clock import GuardedClock
-from bursar.service.workers.worker import LeasedWorker
+from bursar.service.jobs.job_worker import JobRounds, JobWorker, is_accepted
+from bursar.service.ledger.batch import Ask
 from bursar.store.jobs.outbox import Letter
 from bursar.store.jobs.result_cache import (
     FIRST,
@@ -30,24 +27,16 @@ from bursar.store.jobs.result_cache import (
     heir,
 )
 from bursar.store.jobs.rows import enter
-from bursar.store.sql.connection import Connection
 
 WORKER: Final = "result cache"
-PAGE_SIZE: Final = 100  # followers that are asked for together
+PAGE_SIZE: Final = 100  # followers that are read and ended together
 
 
-class Followers:
-    """Looks after jobs that follow others, on a connection and a ledger."""
-
-    def __init__(
-        self, connection: Connection, ledger: RunAsks, clock: Callable[[Connection], Instant]
-    ) -> None:
-        self._connection = connection
-        self._ledger = ledger
-        self._clock = clock
+class Followers(JobRounds):
+    """Ends followers and repairs groups, on a connection and a ledger."""
 
     def of(self, flights: Iterable[Flight]) -> int:
-        """Look after some followers of each of these groups; how many have gone on."""
+        """End a page of followers of each of these groups; how many have changed."""
         count = 0
         for flight in sorted(set(flights)):
             with self._connection.transaction():
@@ -58,7 +47,7 @@ class Followers:
         return count
 
     def round(self, goes_on: Callable[[], bool] = lambda: True) -> int:
-        """Look after all; how many have gone on."""
+        """End all followers that are due; how many have changed."""
         count = 0
         last: Flight = ("", "")
         while goes_on() and (page := at_a_loss(self._connection, last, PAGE_SIZE)):
@@ -71,9 +60,10 @@ class Followers:
         return count
 
     def _repair(self, flights: Sequence[tuple[Flight, bool]]) -> int:
-        """Let a follower lead where no job does; expire those without a hold where there are any.
+        """Make a follower the leader of each group without one; expire followers without a hold.
 
-        To look for these takes long where many follow; so it is not done under the lock in vain.
+        The search for the latter takes long in large groups. So it was done before, without a lock,
+        and is repeated under the lock only in groups that have such followers.
         """
         if not flights:
             return 0
@@ -85,25 +75,22 @@ class Followers:
         ]
         answers = self._ledger(asks)
         return sum(
-            repair.count for repair, answer in zip(repairs, answers, strict=True) if _done(answer)
+            repair.count
+            for repair, answer in zip(repairs, answers, strict=True)
+            if is_accepted(answer)
         )
 
     def _end(self, followers: Sequence[FoundFollower]) -> int:
-        """End these; how many have."""
+        """End followers; how many the ledger accepted."""
         if not followers:
             return 0
         when = str(self._clock(self._connection) // MINUTE)
         asks = [Ask(each.org, *end_follower(each.follower, when)) for each in followers]
-        return sum(map(_done, self._ledger(asks)))
-
-
-def _done(answer: Answer | Exception) -> bool:
-    """Whether a command was carried out; what failed is found again."""
-    return isinstance(answer, Answer) and not isinstance(answer.outcome, Refusal)
+        return sum(map(is_accepted, self._ledger(asks)))
 
 
 def flights_of(letters: Iterable[Letter], jobs: dict[tuple[OrgId, JobId], OrgJob]) -> set[Flight]:
-    """The groups whose leaders have come to an end, or to wait, by these messages."""
+    """The groups whose leaders these messages end, or return to waiting."""
     return {
         (letter.org, job.digest)
         for letter in letters
@@ -113,24 +100,9 @@ def flights_of(letters: Iterable[Letter], jobs: dict[tuple[OrgId, JobId], OrgJob
     }
 
 
-class FollowerWorker(LeasedWorker):
-    """Looks after followers again and again, while no other process does."""
+class FollowerWorker(JobWorker):
+    """Ends followers while this process holds the lease."""
 
-    def __init__(
-        self,
-        connect: Callable[[], Connection],
-        ledger: RunAsks,
-        *,
-        interval_s: float = 1.0,
-        term_s: float = 15.0,
-        clock: Callable[[Connection], Instant] | None = None,
-    ) -> None:
-        clock = clock or GuardedClock()
-        super().__init__(
-            WORKER,
-            connect,
-            lambda connection: Followers(connection, ledger, clock).round,
-            interval_s=interval_s,
-            term_s=term_s,
-            clock=clock,
-        )
+    lease_name = WORKER
+    rounds_class = Followers
+    default_interval_s = 1.0

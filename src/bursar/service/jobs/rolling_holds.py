@@ -1,4 +1,4 @@
-"""Tops up rolling holds, again and again (`core.jobs.rolling_holds` has the rules)."""
+"""Tops up rolling holds at intervals (`core.jobs.rolling_holds` has the rules)."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -10,12 +10,9 @@ from bursar.core.jobs.rolling_holds import RollingJob, rest_of, top_up, top_up_c
 from bursar.core.money import Micros
 from bursar.core.refusal import Refusal
 from bursar.failpoints import failpoint
-from bursar.service.jobs.ledger_port import RunAsks
+from bursar.service.jobs.job_worker import JobRounds, JobWorker, is_accepted
 from bursar.service.ledger.batch import Answer, Ask
-from bursar.service.ledger.clock import GuardedClock
-from bursar.service.workers.worker import LeasedWorker
 from bursar.store.jobs.rows import rolling_jobs
-from bursar.store.sql.connection import Connection
 
 WORKER: Final = "rolling holds"
 PAGE_SIZE: Final = 500
@@ -23,15 +20,8 @@ PAGE_SIZE: Final = 500
 _log = logging.getLogger(__name__)
 
 
-class TopUps:
-    """Walks over all jobs with rolling holds, on a connection and a ledger."""
-
-    def __init__(
-        self, connection: Connection, ledger: RunAsks, clock: Callable[[Connection], Instant]
-    ) -> None:
-        self._connection = connection
-        self._ledger = ledger
-        self._clock = clock
+class TopUps(JobRounds):
+    """Tops up the holds of all jobs with rolling holds, on a connection and a ledger."""
 
     def round(self, goes_on: Callable[[], bool] = lambda: True) -> int:
         """Top up the holds that need it; how many have grown."""
@@ -47,7 +37,7 @@ class TopUps:
         return grown
 
     def _grow(self, wanted: Sequence[tuple[OrgId, RollingJob, Micros]], now: Instant) -> int:
-        """Ask for more; where there is not so much, ask for what there is."""
+        """Extend holds by the wanted amounts, or by as much as is available."""
         answers = self._ledger([_ask(*more, now, rest=False) for more in wanted])
         less: list[tuple[OrgId, RollingJob, Micros]] = []
         grown = 0
@@ -58,35 +48,17 @@ class TopUps:
                 grown += 1
             elif rest := rest_of(job, answer.outcome):
                 less.append((org, job, rest))
-        again = self._ledger([_ask(*more, now, rest=True) for more in less])
-        return grown + sum(
-            isinstance(answer, Answer) and not isinstance(answer.outcome, Refusal)
-            for answer in again
-        )
+        reduced = self._ledger([_ask(*more, now, rest=True) for more in less])
+        return grown + sum(map(is_accepted, reduced))
 
 
 def _ask(org: OrgId, job: RollingJob, amount: Micros, now: Instant, *, rest: bool) -> Ask:
     return Ask(org, *top_up_command(job, amount, now, rest=rest))
 
 
-class RollingHoldWorker(LeasedWorker):
-    """Tops up again and again, while no other process does so."""
+class RollingHoldWorker(JobWorker):
+    """Tops up rolling holds while this process holds the lease."""
 
-    def __init__(
-        self,
-        connect: Callable[[], Connection],
-        ledger: RunAsks,
-        *,
-        interval_s: float = 5.0,
-        term_s: float = 15.0,
-        clock: Callable[[Connection], Instant] | None = None,
-    ) -> None:
-        clock = clock or GuardedClock()
-        super().__init__(
-            WORKER,
-            connect,
-            lambda connection: TopUps(connection, ledger, clock).round,
-            interval_s=interval_s,
-            term_s=term_s,
-            clock=clock,
-        )
+    lease_name = WORKER
+    rounds_class = TopUps
+    default_interval_s = 5.0

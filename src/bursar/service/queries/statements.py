@@ -27,7 +27,8 @@ from bursar.core.ledger.history import sum_owned
 from bursar.core.ledger.values import Compartment
 from bursar.core.money import Micros
 from bursar.service.queries.balances import AsOf
-from bursar.service.queries.usage import Facts, RequestedPeriod, enter, facts_of, numbers_in
+from bursar.service.queries.bookings import Facts, facts_of
+from bursar.service.queries.periods import RequestedPeriod, event_numbers_in, open_snapshot
 from bursar.store.ledger import statements as store
 from bursar.store.ledger import usage
 from bursar.store.ledger.snapshots import newest, recorded_at
@@ -81,12 +82,12 @@ class Statements:
     ) -> AsOf[AccountStatement | None]:
         """The lines of a period behind a place; None if there is no such account."""
         with self._connection.transaction():
-            here = enter(self._connection, org)
+            here = open_snapshot(self._connection, org)
             facts = usage.accounts(self._connection, org, [account]).get(account)
             if facts is None:
                 return AsOf(value=None, number=here.number, at=here.now)
             period = wanted.resolve(facts.time_zone, here.now)
-            first, last = numbers_in(self._connection, org, period, here.number)
+            first, last = event_numbers_in(self._connection, org, period, here.number)
             behind = (first, LAST_PLACE)
             if after is not None:
                 behind = min(max(after, behind), (last, LAST_PLACE))

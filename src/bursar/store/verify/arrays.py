@@ -10,7 +10,7 @@ _LEFT: Final = """
 
 ARRAY_CHECKS: Final[tuple[Check, ...]] = (
     Check(
-        name="what an array's hold has left is for the lots that are not taken out",
+        name="the rest of an array's hold equals the lots that are not taken",
         sql=f"""
             select h.org_id, h.hold_id, h.open, {_LEFT}
               from holds h
@@ -18,7 +18,7 @@ ARRAY_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="the lots that were taken out of an array's hold are holds of its elements",
+        name="the lots taken from an array's hold are holds of its elements",
         sql="""
             with taken as materialized (
                 select l.org_id, l.lot_of as hold_id, count(*) as lots, count(e.job_id) as elements
@@ -37,7 +37,7 @@ ARRAY_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="an array counts its elements as they are",
+        name="the counters of an array equal the states of its elements",
         sql="""
             with found as materialized (
                 select e.org_id, e.array_id as job_id, count(*) as begun,

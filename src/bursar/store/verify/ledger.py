@@ -405,7 +405,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="an event was recorded when its text says",
+        name="an event has the recording time of its text",
         sql="""
             -- The text is canonical: it begins with this. Parsing it would take ten times as long.
             select org_id, 'event ' || number, at, null::bigint

@@ -80,7 +80,7 @@ _STATE: Final = """
 MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
     Check(
         # What is set aside is trimmed when an attempt starts, here and in the org.
-        name="a pool keeps of a job what its org has sent so far",
+        name="a pool stores a job as its org last sent it",
         sql=f"""
             with sent as (
                 select q.pool_id, q.org_id, q.job_id, q.hold_micros, q.hold_until, q.withdrawn,
@@ -107,12 +107,12 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
                                 else s.micros end),
                           ('hold_until', s.hold_until, s.until),
                           ('withdrawn', s.withdrawn::int, s.withdraws),
-                          ('as it was asked', s.asked, 1)) as f(what, kept, wanted)
+                          ('request', s.asked, 1)) as f(what, kept, wanted)
              where f.kept is distinct from f.wanted
         """,
     ),
     Check(
-        name="a job is whose its first message says it is",
+        name="a job has the account and user of its first message",
         sql="""
             select j.org_id, j.job_id || ' of ' || j.account_id || ' and ' || j.user_id,
                    j.submitted_at, w.written_at
@@ -125,7 +125,7 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="a job is in the pool that it was last sent to, and was sent to each once",
+        name="a job is in the pool to which it was last sent, and was sent to each pool once",
         sql="""
             with sent as (
                 select org_id, job_id, (array_agg(pool_id order by n desc))[1] as pool_id,
@@ -141,7 +141,7 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="a job that the router sends is in the pool where its routes have led",
+        name="a routed job is in the pool of its last route",
         sql="""
             with led as (
                 select org_id, job_id, count(*) as routes, max(n) as last,
@@ -150,7 +150,7 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
                            as pool_id
                   from job_routes
                  group by org_id, job_id)
-            select l.org_id, l.job_id || ' is in ' || coalesce(j.pool_id, 'none') || ', led to '
+            select l.org_id, l.job_id || ' is in ' || coalesce(j.pool_id, 'none') || ', routed to '
                    || coalesce(l.pool_id, 'none'), l.routes, l.arrived
               from led l
               left join jobs j on j.org_id = l.org_id and j.job_id = l.job_id
@@ -159,7 +159,7 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="a job in a pool has had the attempts that its pool told of",
+        name="a job has the attempts that its pool reported",
         sql=f"""
             with facts as (
                 select q.pool_id, q.org_id, q.job_id, f.what, f.kept, f.wanted
@@ -205,7 +205,7 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="a job stands where the messages that its org has handled have brought it",
+        name="the state of a job follows from the messages that its org has handled",
         sql=f"""
             with told as (
                 select j.org_id, j.job_id, j.attempt, {_STATE} as state,
@@ -241,7 +241,7 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="a job's history has no gap, and ends where the job stands",
+        name="the steps of a job have no gap and end in its state",
         sql="""
             select j.org_id, j.job_id || ' is ' || j.state, j.steps, count(s.n)
               from jobs j
@@ -269,7 +269,7 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
     Check(
         # Run time that becomes known late leaves less than was told; what an attempt left that was
         # corrected once all were over, its end has told.
-        name="an attempt may run for what those before it have left",
+        name="the run time of an attempt is what earlier attempts have left",
         sql=f"""
             with facts as (
                 select q.pool_id, q.org_id, q.job_id, 0::bigint as attempt, null::bigint as kept,
@@ -302,7 +302,7 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="a live attempt may run as long as its job, and as its credits last",
+        name="a live attempt may run as long as its job and its credits allow",
         sql=f"""
             select l.org_id, l.pool_id || ' ' || l.job_id || ' ' || l.attempt, l.run_ms_max,
                    m.most::bigint
@@ -322,7 +322,7 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="what a pool told of an attempt is what it keeps of it",
+        name="the messages of a pool about an attempt agree with its lease",
         sql=f"""
             with told as (
                 select w.pool_id, w.org_id, w.job_id, {number("w", "attempt")} as attempt,
@@ -389,7 +389,7 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="a live lease ends with its hold, and stops if its job was withdrawn",
+        name="a live lease ends with its hold and stops if its job is cancelled",
         sql="""
             select l.org_id, l.pool_id || ' ' || l.job_id || ' until', p.until, q.hold_until
               from leases l
@@ -408,7 +408,7 @@ MESSAGE_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name=f"a message is not on its way for longer than {OVERDUE // MINUTE} min",
+        name=f"no message is undelivered for longer than {OVERDUE // MINUTE} min",
         timed=True,
         sql=f"""
             with unheard as (

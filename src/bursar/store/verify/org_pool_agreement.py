@@ -30,7 +30,7 @@ _RAN_MS: Final = """(
 SEAM_CHECKS: Final[tuple[Check, ...]] = (
     *ARRAY_CHECKS,
     Check(
-        name="a job that is not over is in its pool, or a message about it is on its way",
+        name="an unfinished job is in its pool, or a message about it is undelivered",
         sql=f"""
             select j.org_id, j.job_id, null::bigint, null::bigint
               from jobs j
@@ -52,7 +52,7 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="a finished job holds nothing, and any other job has its hold",
+        name="a finished job has no open hold, and any other job has one",
         sql="""
             select j.org_id, j.job_id, h.open, 0::bigint
               from jobs j
@@ -63,7 +63,7 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="a job in a pool is its org's, and in no other pool",
+        name="a job in a pool exists in its org and is in no other pool",
         sql=f"""
             select q.org_id, q.pool_id || ' ' || q.job_id, null::bigint, null::bigint
               from queue q
@@ -96,7 +96,7 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="what a pool has acknowledged it has received",
+        name="a pool has received every message that it acknowledged",
         sql="""
             select w.org_id, w.pool_id || ' ' || w.job_id, coalesce(q.received, 0), w.n
               from org_outbox w
@@ -110,7 +110,7 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="what an org has acknowledged it has handled, once and in order",
+        name="an org has handled every message that it acknowledged, once and in order",
         sql="""
             select w.org_id, w.pool_id || ' ' || w.job_id, null::bigint, w.n
               from pool_outbox w
@@ -170,7 +170,7 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="a slot is taken for as long as its lease lives, and by one at a time",
+        name="a slot is taken while its lease is live, by one lease at a time",
         sql="""
             select l.org_id, concat_ws(' ', s.pool_id, s.node_id, s.gpu, s.slot), s.freed_at,
                    l.ended_at
@@ -190,7 +190,7 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="run time may be reported of an attempt up to its end, if its job pays for it",
+        name="run time of an attempt can be reported until its end if the job pays for it",
         sql=f"""
             select l.org_id, l.pool_id || ' ' || l.job_id || ' ' || l.attempt,
                    l.reportable_until, w.ends_at
@@ -225,7 +225,7 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="no attempt is charged for more than is proven",
+        name="no attempt is charged for more than its proven run time",
         sql=f"""
             select l.org_id, l.pool_id || ' ' || l.job_id || ' ' || l.attempt,
                    (m.value -> 1 ->> 'run_ms')::bigint, {_RAN_MS}
@@ -240,7 +240,7 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="an attempt that has ended was charged for exactly what it ran",
+        name="an ended attempt is charged for exactly its run time",
         sql=f"""
             select l.org_id, l.pool_id || ' ' || l.job_id || ' ' || l.attempt,
                    (m.meter ->> 'run_ms')::bigint, coalesce(l.kept_ms, {_RAN_MS})
@@ -263,7 +263,7 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="a pool knows how far an open hold reaches",
+        name="a pool stores the expiry of an open hold",
         sql=f"""
             select j.org_id, j.job_id, q.hold_until, h.expires_at
               from jobs j
@@ -275,7 +275,7 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
     ),
     Check(
         # Once more was added: a start that crosses it is trimmed before it here, after it there.
-        name="a pool knows how much an open hold has set aside, used or not",
+        name="a pool stores the total amount of an open hold",
         sql=f"""
             select j.org_id, j.job_id, q.hold_micros, h.used + h.open
               from jobs j
@@ -290,7 +290,7 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="a lease has the slots of its parts, as many as its job asked for",
+        name="a lease has the slots of its parts, as many as its job requested",
         sql=f"""
             with facts as (
                 select p.pool_id, p.fence, p.node_id, g.gpu, p.slots::bigint as wanted,

@@ -26,7 +26,7 @@ POOL_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="an event of a pool is what was written, and follows on the one before",
+        name="an event of a pool is unchanged and follows the event before it",
         sql="""
             select '', e.pool_id, e.n, null::bigint
               from (select pool_id, n, at, epoch, kind, body::text as body, digest,

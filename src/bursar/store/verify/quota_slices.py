@@ -6,7 +6,7 @@ from bursar.store.verify.ledger import Check
 
 SLICE_CHECKS: Final[tuple[Check, ...]] = (
     Check(
-        name="a pool knows no slice of a quota but what its org has written for it",
+        name="a pool stores only the quota slices that its org wrote",
         sql="""
             select p.org_id, p.pool_id || ' ' || p.quota_id, p.n, s.n
               from pool_slices p
@@ -17,7 +17,7 @@ SLICE_CHECKS: Final[tuple[Check, ...]] = (
         """,
     ),
     Check(
-        name="pools were not given more of a quota than there is of it",
+        name="the slices of a quota add up to no more than the quota",
         sql="""
             select s.org_id, s.quota_id || ' ' || (g.one ->> 0),
                    sum((g.one ->> 1)::bigint)::bigint, max((l.one ->> 1)::bigint)

@@ -125,7 +125,7 @@ def _checks(orgs: str) -> tuple[Check, ...]:
             """,
         ),
         Check(
-            name="a sweep comes back when something falls due",
+            name="the next sweep of an org is not after its next due change",
             sql=f"""
                 {whose},
                 dues as (
@@ -143,7 +143,7 @@ def _checks(orgs: str) -> tuple[Check, ...]:
                     select t.org_id, w.slot + {BURN_SLOT}
                       from top_list_entries t join whose w on w.org_id = t.org_id
                      where t.measure in ('day', 'week') and t.value > 0)
-                select w.org_id, 'comes back at', w.due_at, min(d.at)
+                select w.org_id, 'next sweep at', w.due_at, min(d.at)
                   from whose w
                   join dues d on d.org_id = w.org_id
                  where w.is_now
@@ -152,7 +152,7 @@ def _checks(orgs: str) -> tuple[Check, ...]:
             """,
         ),
         Check(
-            name="what users spent is what events up to the sweep say",
+            name="the spending of users equals the events up to the sweep",
             sql=f"""
                 {whose},
                 spent as (
@@ -192,15 +192,15 @@ def _checks(orgs: str) -> tuple[Check, ...]:
             """,
         ),
         Check(
-            name="top lists of users are what they spent",
+            name="top lists of users equal their spending",
             sql=whose + _standings("user", _OF_USERS, "true"),
         ),
         Check(
-            name="top lists of accounts are what they have and used",
+            name="top lists of accounts equal their balances and usage",
             sql=whose + _standings("account", _OF_ACCOUNTS, "w.is_now"),
         ),
         Check(
-            name="an entry of a top list is of a sweep, and of a known subject and measure",
+            name="an entry of a top list has a sweep, a known subject and a known measure",
             sql=f"""
                 {whose}
                 select t.org_id, concat_ws(' ', t.subject, t.subject_id, t.measure),
@@ -212,7 +212,7 @@ def _checks(orgs: str) -> tuple[Check, ...]:
             """,
         ),
         Check(
-            name="a snapshot is of an event, and whole",
+            name="a snapshot belongs to an event and is complete",
             sql=f"""
                 {whose}
                 select s.org_id, 'snapshot ' || s.number, s.at, e.at
