@@ -97,6 +97,10 @@ def test_job_hold_and_message_are_created_together(funded: Tenant, pool: Pool) -
     assert (["python", "train.py"], {"team": "vision"}, ["SECRET"]) == (
         *(found["command"], found["labels"], found["env_names"]),
     )
+    assert job["rates"] == found["rates"]
+    assert None not in {rate["price_version"] for rate in found["rates"]}
+    [listed] = funded.caller.get("/jobs").json()["items"]
+    assert job["rates"] == listed["rates"]
     assert "x" not in json.dumps(found["gpus"]) + json.dumps(found["labels"])
     told = enqueued(pool, funded, job["id"])
     assert (FULL, (HOUR + GRACE_S) * 1_000) == (told.hold_micros, told.run_ms)
@@ -208,7 +212,9 @@ def test_dry_run_returns_the_cost_and_changes_nothing(funded: Tenant) -> None:
         *(quote["likely_micros"], quote["micros_per_hour"]),
     )
     assert before == funded.number()
-    assert 202 == funded.caller.post("/jobs", ask(funded), "dry").status_code
+    job = funded.caller.post("/jobs", ask(funded), "dry")
+    assert 202 == job.status_code
+    assert quote["rates"] == job.json()["rates"], "of the same price version"
     dear = funded.caller.post("/jobs", ask(funded, dry_run=True, max_run_seconds=40 * HOUR)).json()
     assert ["insufficient_credits"] == [one["code"] for one in dear["problems"]]
 

@@ -27,7 +27,7 @@ from bursar.core.scheduling.model.nodes import Level
 from bursar.wire.arrays import Array, JobArray
 from bursar.wire.fields import GPUS_MAX, Id, IdFactory, Micros, SomeMicros, Text, Time, WireModel
 from bursar.wire.problems import problem_from_refusal
-from bursar.wire.responses import Rate
+from bursar.wire.responses import Rate, render_rates
 from bursar.wire.result_cache import NO_MATCH, Cache, CacheMatch, JobCache, digest_result_inputs
 
 DAY_S: Final = 86_400
@@ -337,10 +337,7 @@ class SubmittedJob(WireModel):
             submitted_at=opened.at,
             held_micros=0 if shares.hit else opened.open,
             hold_expires_at=opened.expires_at,
-            rates=[
-                Rate(gpu_type=gpu_type, micros_per_gpu_hour=rate, price_version=version)
-                for (gpu_type, rate), version in zip(terms.rates, terms.price_versions, strict=True)
-            ],
+            rates=render_rates(terms.rates, terms.price_versions),
             dropped_gpu_types=list(opened.dropped),
         )
 
@@ -401,7 +398,7 @@ class JobQuote(WireModel):
             spendable_micros=quote.spendable,
             spendable_after_micros=max(quote.spendable - quote.held, 0),
             micros_per_hour=(rates[0] * milli // 1_000) * at_once if rates else 0,
-            rates=[Rate(gpu_type=kind, micros_per_gpu_hour=rate) for kind, rate in quote.rates],
+            rates=render_rates(quote.rates, quote.price_versions),
             dropped_gpu_types=list(quote.dropped),
             pool=place.pool or None,
             pool_reason=place.why,

@@ -265,6 +265,14 @@ class Rate(WireModel):
     price_version: str | None = None
 
 
+def render_rates(rates: Iterable[tuple[str, int]], versions: Iterable[str]) -> list[Rate]:
+    """Rates by GPU type, each with the price version that it comes from."""
+    return [
+        Rate(gpu_type=gpu_type, micros_per_gpu_hour=rate, price_version=version)
+        for (gpu_type, rate), version in zip(rates, versions, strict=True)
+    ]
+
+
 class Draw(WireModel):
     """The part of a hold that came from one grant."""
 
@@ -343,17 +351,13 @@ class Hold(WireModel):
 
 
 def _terms(terms: core.HoldTerms) -> dict[str, Any]:
-    versions = terms.price_versions
     return {
         "id": terms.id,
         "account_id": terms.account,
         "user_id": terms.user,
         "opened_at": terms.opened_at,
         "context": Context.from_core(terms.context),
-        "rates": [
-            Rate(gpu_type=gpu_type, micros_per_gpu_hour=rate, price_version=version)
-            for (gpu_type, rate), version in zip(terms.rates, versions, strict=True)
-        ],
+        "rates": render_rates(terms.rates, terms.price_versions),
     }
 
 
@@ -497,9 +501,7 @@ class HoldQuote(WireModel):
             held_micros=quote.held,
             likely_micros=quote.likely,
             spendable_micros=quote.spendable,
-            rates=[
-                Rate(gpu_type=gpu_type, micros_per_gpu_hour=rate) for gpu_type, rate in quote.rates
-            ],
+            rates=render_rates(quote.rates, quote.price_versions),
             dropped_gpu_types=list(quote.dropped),
             problems=[problem_from_refusal(refusal) for refusal in quote.forbidden],
         )

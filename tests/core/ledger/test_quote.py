@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bursar.core.ids import HoldId
+from bursar.core.ids import HoldId, PriceVersionId
 from bursar.core.instant import HOUR
 from bursar.core.ledger.commands import Reserve
 from bursar.core.ledger.events import ChargeBooked, HoldOpened
@@ -49,6 +49,7 @@ def test_a_quote_tells_what_would_be_held_and_what_is_likely_charged() -> None:
         likely=4_000,
         spendable=50_000,
         rates=(("h100", 1_000), ("l4", 3_000)),
+        price_versions=(PriceVersionId("v1"), PriceVersionId("v1")),
         dropped=(),
         forbidden=(),
     ) == quoted(org, asked, 2 * HOUR_MS)
@@ -152,6 +153,7 @@ def test_the_price_shown_is_the_price_charged() -> None:
     assert isinstance(charged, ChargeBooked)
     assert (3_000, 3_000, 3_000) == (shown.held, shown.likely, charged.amount)
     assert (shown.rates, ("v1",)) == (opened.terms.rates, opened.terms.price_versions)
+    assert ("v1",) == shown.price_versions
 
 
 @pytest.mark.parametrize(

@@ -785,6 +785,7 @@ def test_a_quote_tells_what_a_hold_would_be() -> None:
             likely=2_000,
             spendable=2_000,
             rates=(("a100", 2 * PER_MS),),
+            price_versions=(PriceVersionId("v1"),),
             dropped=("h100",),
             forbidden=(),
         )

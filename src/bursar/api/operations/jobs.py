@@ -59,7 +59,7 @@ from bursar.wire.arrays import JobArray
 from bursar.wire.fields import Id, IdFactory
 from bursar.wire.problems import problem_from_refusal
 from bursar.wire.requests import EmptyBody
-from bursar.wire.responses import HoldUpdate, Rate, require_event
+from bursar.wire.responses import HoldUpdate, render_rates, require_event
 from bursar.wire.result_cache import NO_MATCH, CacheMatch, JobCache
 
 operations = OperationTable("Jobs")
@@ -410,10 +410,7 @@ def _render_job(job: JobView, stands: Standings = NO_ARRAYS) -> wire.Job:
         max_cost_micros=job.max_cost,
         hold="rolling" if job.rolling else "full",
         hold_expires_at=job.expires_at,
-        rates=[
-            Rate(gpu_type=gpu_type, micros_per_gpu_hour=rate)
-            for gpu_type, rate in json.loads(job.rates)
-        ],
+        rates=render_rates(json.loads(job.rates), json.loads(job.price_versions)),
         max_run_seconds=request.get("max_run_seconds"),
         command=request.get("command", []),
         gpus=request.get("gpus"),

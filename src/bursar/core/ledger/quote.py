@@ -1,5 +1,6 @@
 """What a hold would cost and what forbids it, before it is asked for (B1)."""
 
+from bursar.core.ids import PriceVersionId
 from bursar.core.instant import Instant
 from bursar.core.ledger.balance import spendable_for
 from bursar.core.ledger.books import Books
@@ -20,6 +21,7 @@ class Quote:
     likely: Micros  # what is likely to be charged
     spendable: Micros  # the most that could be held for this context now
     rates: tuple[tuple[str, Micros], ...]  # GPU type → micro-credits per GPU-hour
+    price_versions: tuple[PriceVersionId, ...]  # which version each of the rates is from
     dropped: tuple[str, ...]  # acceptable types that cannot be priced or funded
     forbidden: tuple[Refusal, ...]  # everything that stands against it, in order of precedence
 
@@ -43,6 +45,7 @@ def quote(books: Books, ask: Reserve, now: Instant, likely_ms: int | None = None
             likely=0,
             spendable=spendable,
             rates=tuple((gpu_type, priced.rate) for gpu_type, priced in rates.items()),
+            price_versions=tuple(priced.version for priced in rates.values()),
             dropped=(),
             forbidden=refusals(draft, ask) if known else (refusal,),
         )
@@ -60,6 +63,7 @@ def _granted(events: list[Event], spendable: Micros, likely_ms: int | None, runs
         likely=_likely(opened, held, likely_ms, runs),
         spendable=spendable,
         rates=opened.terms.rates,
+        price_versions=opened.terms.price_versions,
         dropped=opened.dropped,
         forbidden=(),
     )

@@ -97,6 +97,7 @@ class JobView(NamedTuple):
     owed: int
     expires_at: Instant  # of its hold
     rates: str  # JSON
+    price_versions: str  # JSON: of each rate
     follows: JobId | None  # whose result it waits for
     cached_from: JobId | None  # whose result it was given
     array: JobId | None  # that it is an element of
@@ -113,7 +114,7 @@ _SHOWN: Final = f"""
     j.job_id, j.account_id, j.user_id, j.pool_id, j.state, j.why, j.withdrawn, j.attempt,
     j.gpu_type, j.submitted_at, j.started_at, j.ended_at, j.end_class, j.exit_code, {_REQUEST},
     j.run_ms, j.max_cost, j.rolling, j.steps, h.used, h.open, h.owed, h.expires_at, h.rates::text,
-    {FOLLOWED}, j.cached_from, j.array_id, j.place, j.elements
+    h.price_versions::text, {FOLLOWED}, j.cached_from, j.array_id, j.place, j.elements
 """
 _OWN_HOLD: Final = """
      cross join lateral (
@@ -122,8 +123,8 @@ _OWN_HOLD: Final = """
 # The hold of an array has what its lots have, too.
 HOLD_WITH_LOTS: Final = """
      cross join lateral (
-           select h.expires_at, h.rates, h.rate, h.context, h.used + l.used as used,
-                  h.open + l.open as open, h.owed + l.owed as owed
+           select h.expires_at, h.rates, h.price_versions, h.rate, h.context,
+                  h.used + l.used as used, h.open + l.open as open, h.owed + l.owed as owed
              from holds h
             cross join lateral (
                   select coalesce(sum(l.used), 0)::bigint as used,
