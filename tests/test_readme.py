@@ -5,9 +5,15 @@ import io
 import re
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
+from bursar.cli.problems import print_problem
 from bursar.cli.walkthrough.ledger import Story, play_chapters
+from bursar.client import Problem
+from bursar.core.money import CREDIT
+from bursar.core.refusal import Code, Refusal
+from bursar.wire.problems import problem_from_refusal
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
@@ -34,3 +40,17 @@ def test_the_library_in_the_readme_answers_as_shown() -> None:
     with contextlib.redirect_stdout(said):
         exec(shown.group(1), {})
     assert shown.group(2) == said.getvalue()
+
+
+def test_the_refused_hold_in_the_readme_is_printed_as_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Names, figures, remedy and code of a problem are those that the command line prints."""
+    shown = re.search(r"hold open \$ACCOUNT 500\n(.*?)\[…\]", README, re.DOTALL)
+    figures = {"asked": 500 * CREDIT, "spendable": 89 * CREDIT, "short": 411 * CREDIT}
+    document = problem_from_refusal(Refusal(Code.INSUFFICIENT_CREDITS, figures))
+
+    print_problem(Problem.from_response(document["status"], document))
+
+    assert shown is not None
+    assert shown.group(1) == capsys.readouterr().err

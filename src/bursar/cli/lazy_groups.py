@@ -26,7 +26,7 @@ COMMANDS: Final = MappingProxyType(
         "watch": "Follow a job until it finishes.",
         "logs": "Print a job's output.",
         "cancel": "Cancel a job.",
-        "correct": "Change who pays for the end of an attempt.",
+        "correct": "Change who is responsible for the end of an attempt.",
         "pools": "Show pools: GPUs, nodes and queued jobs.",
         "nodes": "Show and drain the nodes of a pool.",
         "scaling": "Configure autoscaling and show node orders.",
@@ -70,7 +70,7 @@ class RootGroup(FastHelpGroup):
         self.commands = {**stubs, **self.commands}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Resolve a command; import its module if it is in NOUNS."""
+        """Resolve a command; import its module if it is in COMMANDS."""
         if args[:2] == ["simulate", "faults"]:  # a file of that name is ./faults
             args = ["simulate-faults", *args[2:]]
         name, command, rest = super().resolve_command(ctx, args)

@@ -41,7 +41,12 @@ RULE_PROBLEMS: Final[Mapping[str, ProblemType]] = MappingProxyType(
         Code.DEBT_UNKNOWN: _unknown("debt"),
         Code.BUDGET_UNKNOWN: _unknown("budget"),
         Code.RECURRENCE_UNKNOWN: _unknown("recurring grant"),
-        Code.SETTING_UNKNOWN: _unknown("object"),
+        Code.SETTING_UNKNOWN: ProblemType(
+            404,
+            "The setting does not exist",
+            "The figures give its kind (such as quota or webhook) and id. Check the id, and that"
+            " your key may see it.",
+        ),
         Code.ATTEMPT_UNKNOWN: ProblemType(
             404, "The hold has no such attempt", "Check the attempt number of the job."
         ),
@@ -91,7 +96,9 @@ RULE_PROBLEMS: Final[Mapping[str, ProblemType]] = MappingProxyType(
             "Charge an amount_micros, or open the hold with gpu_type and gpu_count.",
         ),
         Code.AMOUNT_TOO_LARGE: ProblemType(
-            422, "The amount is too large", "Amounts and totals are at most 2^53−1."
+            422,
+            "The amount is too large",
+            "Amounts and totals are at most 2^53−1 micro-credits, about 9 billion credits.",
         ),
         Code.MAX_COST_EXCEEDED: ProblemType(
             402,
@@ -118,7 +125,8 @@ RULE_PROBLEMS: Final[Mapping[str, ProblemType]] = MappingProxyType(
         Code.HOLD_OPEN: ProblemType(
             409,
             "The hold is still open",
-            "Retry when the job has finished. Follow /v1/jobs/{id}/events to know when.",
+            "An end is corrected after the job has finished. Retry then, with a new"
+            " Idempotency-Key. Follow /v1/jobs/{id}/events to know when.",
         ),
         Code.HOLD_CLOSED: ProblemType(
             409,
@@ -244,7 +252,7 @@ HTTP_PROBLEMS: Final[Mapping[str, ProblemType]] = MappingProxyType(
         "no_pool": ProblemType(
             409,
             "No pool can take the job",
-            "An operator adds a pool. If the detail names several, choose one in `pool`.",
+            "Ask an operator to add a pool, or name an existing one in `pool`.",
         ),
         "node_busy": ProblemType(
             409,
@@ -274,7 +282,9 @@ HTTP_PROBLEMS: Final[Mapping[str, ProblemType]] = MappingProxyType(
             " the operator.",
         ),
         "too_large": ProblemType(
-            413, "The request is too large", "Send fewer operations in one request."
+            413,
+            "The body is too large",
+            "Send at most 1 MiB: a smaller body, or fewer operations in one batch.",
         ),
         "address_too_long": ProblemType(
             414, "The URL is too long", "Use shorter parameters. The URL has at most 8 KiB."

@@ -1,6 +1,7 @@
 """Which running jobs a waiting job may preempt.
 
-There are six rights:
+There are six rights, listed in the order in which victims are searched (that of `Right`). The
+search for `move` is separate and comes first:
 
     floor   a group of the waiting job has less than its floor, even with the job; jobs outside it
             give up what is above their own groups' floors, and if need be one job that straddles
@@ -10,11 +11,11 @@ There are six rights:
     target  half of the job's start target has passed, and it ends within minutes
             (`PoolPolicy.is_express`); the victim's tier has a longer target, and the victim can
             save its work within the grace
+    share   the victim's org, of the same tier, still has the larger part by weight afterwards
+            (`org_shares`); and not both jobs end within minutes
     turn    the victim is of the same org and class, makes checkpoints, has run so long that
             stopping costs little, and has at least twice as much left to do; or the waiting job
             would outlast all others (`longest_jobs`) and the victim would not
-    share   the victim's org, of the same tier, still has the larger part by weight afterwards
-            (`org_shares`); and not both jobs end within minutes
     move    the victim can continue elsewhere at once (`migration`)
 
 No other right cuts into another group's floor. All bounds are sums over the jobs that leave, kept

@@ -7,7 +7,7 @@ create table jobs (
     account_id      text collate "C" not null,
     user_id         text collate "C" not null,
     pool_id         text collate "C" not null,
-    request         json,                                -- as the client sent it; an element's is its array's
+    request         json,                                -- with defaults filled in, without id and dry_run; an element has its array's
     labels          json not null default '{}',          -- set by the submitter, to find jobs by
     state           text not null,
     why             text not null default 'submitted',   -- the reason of the last transition
