@@ -13,7 +13,13 @@ from benchmarks.schedule import durable as durable_schedule
 from bursar.service.database import DatabaseDown, SchemaDiffers, StateUnusable
 
 # Reasons why a benchmark cannot run on this machine.
-UNUSABLE = (StateUnusable, DatabaseDown, SchemaDiffers, durable_schedule.Late, traces.Missing)
+UNUSABLE = (
+    StateUnusable,
+    DatabaseDown,
+    SchemaDiffers,
+    durable_schedule.LoadTimeout,
+    traces.TraceMissing,
+)
 
 app = typer.Typer(
     name="benchmarks",

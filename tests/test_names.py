@@ -1,4 +1,6 @@
-"""Naming rules, held over src/bursar: one class per name, nouns for modules, plain words.
+"""Naming rules: one class per name, nouns for modules, plain words.
+
+They hold over src/bursar, benchmarks and tools; the rule on class names over src/bursar only.
 
 What still breaks a rule is counted in `names.txt`, one line per module. A count may only fall: the
 tests fail when a module has more than its line allows, and also when it has less, so that the list
@@ -22,7 +24,9 @@ from typing import Final
 
 import pytest
 
-SRC: Final = Path(__file__).parents[1] / "src" / "bursar"
+ROOT: Final = Path(__file__).parents[1]
+SRC: Final = ROOT / "src" / "bursar"
+BESIDE: Final = ("benchmarks", "tools")  # folders beside the package; no exceptions are listed
 ALLOWED: Final = Path(__file__).with_name("names.txt")
 
 BANNED_NAMES: Final = frozenset({"one", "found", "told", "given", "asked", "kept"})
@@ -66,9 +70,12 @@ REMEDY: Final = "run `python -m tests.test_names --update`"
 
 @cache
 def _sources() -> dict[str, str]:
-    """The text of each module by its path below src/bursar."""
-    paths = sorted(SRC.rglob("*.py"))
-    return {path.relative_to(SRC).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+    """The text of each module by its path below src/bursar, or below the root."""
+    paths = {path.relative_to(SRC).as_posix(): path for path in sorted(SRC.rglob("*.py"))}
+    for folder in BESIDE:
+        modules = sorted((ROOT / folder).rglob("*.py"))
+        paths |= {path.relative_to(ROOT).as_posix(): path for path in modules}
+    return {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
 
 
 @cache
@@ -81,6 +88,8 @@ def classes_defined_twice() -> Counter[str]:
     """The class names that several modules define, and in how many; core/wire twins aside."""
     modules: dict[str, list[str]] = {}
     for path, tree in _trees().items():
+        if path.startswith(BESIDE):
+            continue
         for name in {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}:
             modules.setdefault(name, []).append(path)
     return Counter(
@@ -197,6 +206,12 @@ def test_list_of_exceptions_only_shrinks(rule: str) -> None:
         if counts[subject] < limit
     }
     assert not stale, f"{rule}: fewer than the list allows; {REMEDY}"
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_benchmarks_and_tools_have_no_exceptions(rule: str) -> None:
+    """The list of exceptions names no module of these folders."""
+    assert not [subject for subject in allowed(rule) if subject.startswith(BESIDE)]
 
 
 def test_each_twin_is_defined_in_core_and_wire() -> None:

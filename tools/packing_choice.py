@@ -11,18 +11,18 @@ import sys
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from benchmarks.traces.bursar_placement import pack_ours
-from benchmarks.traces.packing import (
+from benchmarks.traces.bursar_placement import pack_with_bursar
+from benchmarks.traces.packers import (
     MILLI,
     BestFit,
     Curve,
     Fgd,
     Host,
     Pod,
-    capacity,
+    count_capacity,
+    find_typical,
     pack,
-    shuffled,
-    typical_of,
+    shuffle,
 )
 
 NODES: Final = 150
@@ -65,12 +65,13 @@ def scene(fleet: str, load: str, named: float, seed: int) -> tuple[list[Pod], li
     """A list of pods and the nodes for it."""
     chance = random.Random(f"{fleet}/{load}/{named}/{seed}")
     models, kinds = FLEETS[fleet], LOADS[load]
-    drawn = chance.choices(models, [one.times for one in models], k=NODES)
+    drawn = chance.choices(models, [model.times for model in models], k=NODES)
     hosts = [
-        Host(one.name, one.cores * 1_000, one.cores * 8_192, (MILLI,) * one.gpus) for one in drawn
+        Host(model.name, model.cores * 1_000, model.cores * 8_192, (MILLI,) * model.gpus)
+        for model in drawn
     ]
     pods: list[Pod] = []
-    while sum(pod.asked for pod in pods) < ASKED * capacity(hosts):
+    while sum(pod.milli_gpus for pod in pods) < ASKED * count_capacity(hosts):
         pod = _pod(models, kinds, named, chance)
         if any(host.takes(pod) for host in hosts):
             pods.append(pod)
@@ -84,7 +85,7 @@ def _pod(
     gpus, milli, _ = chance.choices(kinds, [times for *_, times in kinds])[0]
     cpu = chance.choice(CORES) * (gpus * milli or MILLI)
     only = gpus and chance.random() < named
-    able = [one.name for one in models if one.gpus >= gpus]
+    able = [model.name for model in models if model.gpus >= gpus]
     return Pod(cpu, 4_096 * max(gpus, 1), gpus, milli, (chance.choice(able),) if only else ())
 
 
@@ -102,9 +103,9 @@ def main(seeds: int) -> None:
 
 def _run(fleet: str, load: str, named: float, seed: int) -> tuple[Curve, Curve, Curve]:
     pods, hosts = scene(fleet, load, named, seed)
-    coming, order = shuffled(pods, hosts, seed)
-    fgd = pack(coming, order, Fgd(typical_of(pods)))
-    return pack(coming, order, BestFit()), fgd, pack_ours(pods, coming, order)
+    coming, order = shuffle(pods, hosts, seed)
+    fgd = pack(coming, order, Fgd(find_typical(pods)))
+    return pack(coming, order, BestFit()), fgd, pack_with_bursar(pods, coming, order)
 
 
 def _mean(curves: Sequence[Curve]) -> str:

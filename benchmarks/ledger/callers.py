@@ -1,16 +1,16 @@
-"""Callers in this process, and what they ask.
+"""Callers in this process, and the commands that they send.
 
 A unit of work is: reserve, three charges, settle; five commands, each under a key of its own.
 
-Callers are not threads. Each has one command on its way, and the callback of its answer asks the
-next one: for the ledger that is the same as 64 threads that wait, but it costs a few microseconds
-where waking a thread costs more than the ledger's own work. What asking costs is measured by
-asking `Nobody`.
+Callers are not threads. Each has one command in flight, and the callback of its answer submits the
+next one: for the ledger that is the same as 64 waiting threads, but it costs a few microseconds,
+while waking a thread costs more than the ledger's own work. The cost of the callers themselves is
+measured with a `NullLedger`.
 
 Peaks are measured with callers that wait for their answers (closed loop). Latency is measured at
-a given rate (open loop): units begin at seeded random instants whatever has become of the earlier
-ones, each later command of a unit is due a little after the one before, and the time of an answer
-counts from when its command was due.
+a fixed rate (open loop): units begin at seeded random times whether or not earlier ones have
+finished, each later command of a unit is due shortly after the one before, and the latency of an
+answer counts from when its command was due.
 """
 
 import queue
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from benchmarks.environment import SEED
-from benchmarks.ledger.orgs import USER, later, project
+from benchmarks.ledger.orgs import USER, make_expiry, project_id
 from bursar.core.ids import ChargeId, HoldId
 from bursar.core.ledger.commands import Charge, Command, RepayDebt, Reserve, Settle
 from bursar.core.money import CREDIT
@@ -34,38 +34,38 @@ from bursar.service.ledger.batch import Answer
 from bursar.service.ledger.batcher import Busy
 
 STEPS: Final = 5  # commands in a unit
-HELD: Final = CREDIT
-CHARGED: Final = CREDIT // 4  # three times
-BETWEEN_S: Final = 0.05  # from one command of a unit to the next, when they come by the clock
-TICK_S: Final = 0.001  # how exactly the clock is followed
-LAST_ANSWERS_S: Final = 15.0  # after that, what has no answer will have none
+HELD_MICROS: Final = CREDIT
+CHARGED_MICROS: Final = CREDIT // 4  # three times
+STEP_INTERVAL_S: Final = 0.05  # between two commands of a unit at a fixed rate
+TICK_S: Final = 0.001  # precision of due times
+LAST_ANSWER_TIMEOUT_S: Final = 15.0  # for the last answers
 
 
-class Asked(Protocol):
-    """What takes commands: a ledger, or nobody."""
+class CommandTarget(Protocol):
+    """Accepts commands: a ledger, or a `NullLedger`."""
 
     def submit(self, org: OrgId, key: str, command: Command) -> "Future[Answer]":
-        """Ask for a command under a key."""
+        """Submit a command with its idempotency key."""
 
 
-class Works:
-    """Units of work without end, spread evenly over the projects of some orgs."""
+class UnitSource:
+    """Makes units of work, spread evenly over the projects of some orgs."""
 
     def __init__(self, name: str, orgs: Sequence[OrgId], projects: int) -> None:
         self._name = name
         self._orgs = orgs
         self._projects = projects
-        self._chance = random.Random(f"{SEED}/{name}")
-        self._expires_at = later()
+        self._rng = random.Random(f"{SEED}/{name}")
+        self._expires_at = make_expiry()
         self._count = 0
-        self._door = threading.Lock()  # callers draw from several threads
+        self._lock = threading.Lock()  # callers draw from several threads
 
     def next(self) -> "Unit":
-        """One that nobody has asked for yet."""
-        with self._door:
+        """Make a new unit."""
+        with self._lock:
             self._count += 1
-            org = self._orgs[int(self._chance.random() * len(self._orgs))]
-            account = int(self._chance.random() * self._projects)
+            org = self._orgs[int(self._rng.random() * len(self._orgs))]
+            account = int(self._rng.random() * self._projects)
             return Unit(f"{self._name}-{self._count}", org, account, self._expires_at)
 
 
@@ -80,49 +80,49 @@ class Unit:
         self._account = account
         self._expires_at = expires_at
 
-    def ask(self, ledger: Asked, step: int) -> "Future[Answer]":
-        """Ask for the command of this number, from 0."""
+    def submit(self, ledger: CommandTarget, step: int) -> "Future[Answer]":
+        """Submit the command of this step, from 0."""
         return ledger.submit(self.org, self.key(step), self.command(step))
 
     def key(self, step: int) -> str:
-        """The key under which it is asked, however often."""
+        """The idempotency key of a step."""
         return f"{self.name}/{step}"
 
     def command(self, step: int) -> Command:
-        """The command of this number."""
+        """The command of a step."""
         hold = HoldId(self.name)
         if step == 0:
             return Reserve(
                 hold=hold,
-                account=project(self._account),
+                account=project_id(self._account),
                 user=USER,
-                amount=HELD,
+                amount=HELD_MICROS,
                 expires_at=self._expires_at,
             )
         charge = ChargeId(f"{self.name}/{step}")
         if step < STEPS - 1:
-            return Charge(charge=charge, hold=hold, amount=CHARGED)
+            return Charge(charge=charge, hold=hold, amount=CHARGED_MICROS)
         return Settle(charge=charge, hold=hold)
 
 
 @dataclass(slots=True)
 class Peak:
-    """What callers that wait for their answers have come to."""
+    """The result of callers that wait for their answers."""
 
     commands: int
     seconds: float
-    failed: int  # refused, or not answered: no load means to be
+    failed: int  # refused or not answered
 
     @property
     def per_second(self) -> float:
-        """Answered commands a second."""
+        """Answered commands per second."""
         return self.commands / self.seconds
 
 
 class _Caller:
-    """Asks the next command when the last is answered, until `until`."""
+    """Submits the next command when the last is answered, up to the time `until`."""
 
-    def __init__(self, ledger: Asked, draw: Callable[[], Unit], until: float) -> None:
+    def __init__(self, ledger: CommandTarget, draw: Callable[[], Unit], until: float) -> None:
         self._ledger = ledger
         self._draw = draw
         self._until = until
@@ -132,167 +132,175 @@ class _Caller:
         self.failed = 0
         self.ended = threading.Event()
 
-    def go_on(self) -> None:
-        """Ask the next command."""
+    def submit_next(self) -> None:
+        """Submit the next command."""
         if self._unit is None or self._step == STEPS:
             self._unit, self._step = self._draw(), 0
         try:
-            answer = self._unit.ask(self._ledger, self._step)
+            answer = self._unit.submit(self._ledger, self._step)
         except Busy:
             self.failed += 1
             self.ended.set()
         else:
-            answer.add_done_callback(self._heard)
+            answer.add_done_callback(self._on_answer)
 
-    def _heard(self, answer: "Future[Answer]") -> None:
-        if not _is_good(answer):
+    def _on_answer(self, answer: "Future[Answer]") -> None:
+        if not _is_accepted(answer):
             self.failed += 1
             self._unit = None
         self.answered += 1
         self._step += 1
         if time.perf_counter() < self._until:
-            self.go_on()
+            self.submit_next()
         else:
             self.ended.set()
 
 
-def _is_good(answer: "Future[Answer]") -> bool:
+def _is_accepted(answer: "Future[Answer]") -> bool:
     error = answer.exception()
     if error is not None:
         return False
     return not isinstance(answer.result().outcome, Refusal)
 
 
-def peak(ledger: Asked, works: Works, callers: int, seconds: float) -> Peak:
-    """Let so many callers ask as fast as they are answered."""
+def measure_peak(ledger: CommandTarget, works: UnitSource, callers: int, seconds: float) -> Peak:
+    """Run this many callers, each as fast as it is answered."""
     began = time.perf_counter()
-    asking = [_Caller(ledger, works.next, began + seconds) for _ in range(callers)]
-    for one in asking:
-        one.go_on()
-    latest = began + seconds + LAST_ANSWERS_S
-    unheard = sum(not one.ended.wait(max(latest - time.perf_counter(), 0)) for one in asking)
+    running = [_Caller(ledger, works.next, began + seconds) for _ in range(callers)]
+    for caller in running:
+        caller.submit_next()
+    latest = began + seconds + LAST_ANSWER_TIMEOUT_S
+    unanswered = sum(
+        not caller.ended.wait(max(latest - time.perf_counter(), 0)) for caller in running
+    )
     lasted = time.perf_counter() - began
-    failed = unheard + sum(one.failed for one in asking)
-    return Peak(sum(one.answered for one in asking), lasted, failed)
+    failed = unanswered + sum(caller.failed for caller in running)
+    return Peak(sum(caller.answered for caller in running), lasted, failed)
 
 
-# By the clock.
+# At a fixed rate.
 
 
 @dataclass(slots=True)
 class Latency:
-    """How long answers took at a given rate, from when their commands were due."""
+    """Latencies at a fixed rate, from when each command was due."""
 
     rate: float  # commands a second that were due
     times: list[float] = field(default_factory=list)  # seconds
-    dropped: int = 0  # turned away, or without an answer at the end
+    dropped: int = 0  # rejected as busy, or unanswered at the end
     failed: int = 0
 
     def ms(self, part: float) -> float:
-        """The time that this part of the answers did not exceed."""
+        """A percentile of the latencies, in milliseconds; 0.99 is the p99."""
         ordered = sorted(self.times)
         return ordered[min(int(part * len(ordered)), len(ordered) - 1)] * 1_000 if ordered else 0.0
 
 
-class _Timed:
-    """A unit whose commands come by the clock, yet never before the last one's answer."""
+class _TimedUnit:
+    """A unit whose commands fall due at fixed times; each waits for the answer before it."""
 
-    __slots__ = ("_busy", "_dues", "_ledger", "_lock", "_step", "_told", "_unit")
+    __slots__ = ("_busy", "_dues", "_ledger", "_lock", "_record", "_step", "_unit")
 
     def __init__(
-        self, ledger: Asked, unit: Unit, told: Callable[[float, str], None], lock: threading.Lock
+        self,
+        ledger: CommandTarget,
+        unit: Unit,
+        record: Callable[[float, str], None],
+        lock: threading.Lock,
     ) -> None:
         self._ledger = ledger
         self._unit = unit
-        self._told = told
+        self._record = record
         self._lock = lock
         self._dues: deque[float] = deque()
         self._step = 0
         self._busy = False
 
     def fall_due(self, at: float) -> None:
-        """Ask the next command now, or as soon as the one before is answered."""
+        """Submit the next command now, or as soon as the one before is answered."""
         with self._lock:
             self._dues.append(at)
             if self._busy:
                 return
             self._busy = True
-        self._ask()
+        self._submit()
 
-    def _ask(self) -> None:
+    def _submit(self) -> None:
         try:
-            answer = self._unit.ask(self._ledger, self._step)
+            answer = self._unit.submit(self._ledger, self._step)
         except Busy:
-            # The rest of the unit would be refused: `_busy` stays, nothing more of it is asked.
-            self._told(0.0, "dropped")
+            # The rest of the unit would be refused: `_busy` stays set, so nothing more is sent.
+            self._record(0.0, "dropped")
         else:
             self._step += 1
-            answer.add_done_callback(self._heard)
+            answer.add_done_callback(self._on_answer)
 
-    def _heard(self, answer: "Future[Answer]") -> None:
+    def _on_answer(self, answer: "Future[Answer]") -> None:
         due = self._dues[0]
-        self._told(time.perf_counter() - due, "answered" if _is_good(answer) else "failed")
+        self._record(time.perf_counter() - due, "answered" if _is_accepted(answer) else "failed")
         with self._lock:
             self._dues.popleft()
             self._busy = bool(self._dues)
         if self._busy:
-            self._ask()
+            self._submit()
 
 
-def latency(ledger: Asked, works: Works, rate: float, seconds: float) -> Latency:
-    """Ask `rate` commands a second for so long, and take the time of each answer."""
-    told = Latency(rate)
+def measure_latency(
+    ledger: CommandTarget, works: UnitSource, rate: float, seconds: float
+) -> Latency:
+    """Submit `rate` commands per second, and record the latency of each answer."""
+    results = Latency(rate)
 
-    def tell(lasted: float, how: str) -> None:
+    def record(lasted: float, how: str) -> None:
         if how == "answered":
-            told.times.append(lasted)
+            results.times.append(lasted)
         elif how == "dropped":
-            told.dropped += 1
+            results.dropped += 1
         else:
-            told.failed += 1
+            results.failed += 1
 
-    schedule = _schedule(rate, seconds)
-    units: dict[int, _Timed] = {}
+    schedule = _make_schedule(rate, seconds)
+    units: dict[int, _TimedUnit] = {}
     lock = threading.Lock()
     began = time.perf_counter()
     for due, number in schedule:
         _wait_until(began + due)
         if number not in units:
-            units[number] = _Timed(ledger, works.next(), tell, lock)
+            units[number] = _TimedUnit(ledger, works.next(), record, lock)
         units[number].fall_due(began + due)
-    _await(lambda: len(told.times) + told.dropped + told.failed >= len(schedule))
-    told.dropped = len(schedule) - len(told.times) - told.failed
-    return told
+    _poll_until(lambda: len(results.times) + results.dropped + results.failed >= len(schedule))
+    results.dropped = len(schedule) - len(results.times) - results.failed
+    return results
 
 
-def _schedule(rate: float, seconds: float) -> list[tuple[float, int]]:
-    """When commands are due, and of which unit: seconds from the beginning, in order."""
-    chance = random.Random(SEED)
-    made: list[tuple[float, int]] = []
-    start, number = chance.expovariate(rate / STEPS), 0
+def _make_schedule(rate: float, seconds: float) -> list[tuple[float, int]]:
+    """The due times of commands, in seconds from the start, and their units; in order."""
+    rng = random.Random(SEED)
+    schedule: list[tuple[float, int]] = []
+    start, number = rng.expovariate(rate / STEPS), 0
     while start < seconds:
-        made += [(start + step * BETWEEN_S, number) for step in range(STEPS)]
-        start += chance.expovariate(rate / STEPS)
+        schedule += [(start + step * STEP_INTERVAL_S, number) for step in range(STEPS)]
+        start += rng.expovariate(rate / STEPS)
         number += 1
-    return sorted(made)
+    return sorted(schedule)
 
 
 def _wait_until(at: float) -> None:
-    while (left := at - time.perf_counter()) > 0:
-        time.sleep(max(left, TICK_S))
+    while (remaining := at - time.perf_counter()) > 0:
+        time.sleep(max(remaining, TICK_S))
 
 
-def _await(true: Callable[[], bool]) -> None:
-    deadline = time.perf_counter() + LAST_ANSWERS_S
+def _poll_until(true: Callable[[], bool]) -> None:
+    deadline = time.perf_counter() + LAST_ANSWER_TIMEOUT_S
     while not true() and time.perf_counter() < deadline:
         time.sleep(0.01)
 
 
-# What asking costs.
+# The cost of the callers.
 
 
-class Nobody:
-    """Answers everything with nothing, from a thread of its own as a ledger does."""
+class NullLedger:
+    """Answers every command with no events, from a thread of its own as a ledger does."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Future[Answer] | None] = queue.SimpleQueue()
@@ -300,7 +308,7 @@ class Nobody:
         self._thread.start()
 
     def submit(self, org: OrgId, key: str, command: Command) -> "Future[Answer]":
-        """Take a command, to no effect."""
+        """Accept a command and do nothing."""
         answer: Future[Answer] = Future()
         self._queue.put(answer)
         return answer
@@ -317,10 +325,10 @@ class Nobody:
 
 
 def measure_caller_cost(callers: int, seconds: float) -> float:
-    """Seconds of processor time that one command costs the callers and their futures."""
-    nobody = Nobody()
+    """Processor time that one command costs the callers and their futures, in seconds."""
+    target = NullLedger()
     began = time.process_time()
-    told = peak(nobody, Works("nobody", ["org"], 16), callers, seconds)
+    peak = measure_peak(target, UnitSource("null", ["org"], 16), callers, seconds)
     used = time.process_time() - began
-    nobody.close()
-    return used / max(told.commands, 1)
+    target.close()
+    return used / max(peak.commands, 1)

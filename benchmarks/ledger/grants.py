@@ -6,7 +6,7 @@ from itertools import count
 from statistics import median
 
 from benchmarks.environment import Log
-from benchmarks.ledger.orgs import ROOT, USER, later, make_org, settle_down
+from benchmarks.ledger.orgs import ROOT, USER, make_expiry, make_org, vacuum_and_checkpoint
 from benchmarks.ledger.sizes import LedgerSizes
 from benchmarks.ledger.throughput import verify_after
 from benchmarks.results import Figure, Load
@@ -19,7 +19,7 @@ from bursar.service.database import Database, OrgId, ScratchDatabase, scratch_da
 from bursar.service.ledger.ledger import Ledger
 
 SPANS = (1, 10, 1_000)  # grants that a hold draws from
-EACH = 1_000  # micro-credits of a grant
+GRANT_MICROS = 1_000  # micro-credits of a grant
 
 
 def measure_grants(server: Database, sizes: LedgerSizes, _: dict[str, float], log: Log) -> Load:
@@ -33,35 +33,35 @@ def measure_grants(server: Database, sizes: LedgerSizes, _: dict[str, float], lo
     with scratch_database(server, "bursar_bench_grants") as database:
         for number in sizes.grants:
             log(f"L-grants: issuing {number:,} grants")
-            make_org(database, _org(number), _issued(number))
-        settle_down(database)
+            make_org(database, _org_id(number), _make_commands(number))
+        vacuum_and_checkpoint(database)
         for span in SPANS:
             log(f"L-grants: holds that span {span:,}")
-            _compare(load, database, span, sizes)
+            _measure_span(load, database, span, sizes)
         verify_after(load, database, log)
     return load
 
 
-def _org(number: int) -> OrgId:
+def _org_id(number: int) -> OrgId:
     return f"with-{number}"
 
 
-def _issued(number: int) -> Iterator[Command]:
+def _make_commands(number: int) -> Iterator[Command]:
     """An account with so many grants, each of which expires at an instant of its own."""
     yield AddAccount(account=ROOT, parent=None, name="org")
     yield AddUser(user=USER)
-    first = later() + 30 * DAY
-    for one in range(number):
+    first = make_expiry() + 30 * DAY
+    for place in range(number):
         yield Issue(
-            grant=GrantId(f"grant-{one:07d}"),
+            grant=GrantId(f"grant-{place:07d}"),
             account=ROOT,
-            amount=EACH,
+            amount=GRANT_MICROS,
             kind=CreditKind.PAID,
-            expires_at=first + one,
+            expires_at=first + place,
         )
 
 
-def _compare(load: Load, database: ScratchDatabase, span: int, sizes: LedgerSizes) -> None:
+def _measure_span(load: Load, database: ScratchDatabase, span: int, sizes: LedgerSizes) -> None:
     """The same holds for each number of grants that has as many; the fewest are the yardstick."""
     enough = [number for number in sizes.grants if number >= span]
     if not enough:
@@ -71,9 +71,9 @@ def _compare(load: Load, database: ScratchDatabase, span: int, sizes: LedgerSize
         # In turn, so that noise meets all of them alike; long ones take long.
         for _ in range(max(sizes.rounds * 50 // (50 + span), 2)):
             for number in enough:
-                times[number].append(_hold_s(load, ledger, _org(number), span))
+                times[number].append(_measure_hold_s(load, ledger, _org_id(number), span))
     fewest, most = enough[0], enough[-1]
-    ms = {number: median(found) * 1_000 for number, found in times.items()}
+    ms = {number: median(seconds) * 1_000 for number, seconds in times.items()}
     for number, value in ms.items():
         load.figures.append(
             Figure(
@@ -90,17 +90,21 @@ def _compare(load: Load, database: ScratchDatabase, span: int, sizes: LedgerSize
 _NUMBERS = count(1)
 
 
-def _hold_s(load: Load, ledger: Ledger, org: OrgId, span: int) -> float:
+def _measure_hold_s(load: Load, ledger: Ledger, org: OrgId, span: int) -> float:
     """The time of a reserve that draws from exactly `span` grants; all of it goes back after."""
     name = f"span-{span}-{next(_NUMBERS)}"
     reserve = Reserve(
-        hold=HoldId(name), account=ROOT, user=USER, amount=span * EACH, expires_at=later()
+        hold=HoldId(name),
+        account=ROOT,
+        user=USER,
+        amount=span * GRANT_MICROS,
+        expires_at=make_expiry(),
     )
     began = time.perf_counter()
     opened = ledger.ask(org, name, reserve).outcome
     lasted = time.perf_counter() - began
     released = ledger.ask(org, f"{name}/release", Release(hold=HoldId(name))).outcome
-    drawn = 0 if isinstance(opened, Refusal) else sum(len(one.postings) for one in opened)
+    drawn = 0 if isinstance(opened, Refusal) else sum(len(event.postings) for event in opened)
     if drawn != span or isinstance(released, Refusal):
         load.problems.append(f"{org}: a hold over {span:,} grants drew from {drawn:,}")
     return lasted

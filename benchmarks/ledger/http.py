@@ -1,7 +1,7 @@
-"""L-http: reserve, charge, settle one by one over HTTP, through two processes that serve it.
+"""L-http: reserve, charge, settle one by one over HTTP, served by two API processes.
 
-The generator speaks HTTP by hand on kept connections: a client library would take more of the two
-cores than what is measured. Half of the connections go to each process, whatever org they ask for.
+The generator writes HTTP by hand on persistent connections: a client library would use more of the
+two cores than the service. Half of the connections go to each process, for all orgs alike.
 """
 
 import asyncio
@@ -24,25 +24,25 @@ from bursar.service.database import URL_VARIABLE, Database, ScratchDatabase, scr
 
 CONNECTIONS: Final = 64
 PROCESSES: Final = 2
-OF_PEAK: Final = 0.8  # at which latency is measured
+LATENCY_LOAD: Final = 0.8  # part of the peak rate at which latency is measured
 STEPS: Final = 3  # requests in a unit
-BETWEEN_S: Final = 0.05  # from one request of a unit to the next, when they come by the clock
+STEP_INTERVAL_S: Final = 0.05  # between two requests of a unit at a fixed rate
 READY_S: Final = 60.0
-ENDS_S: Final = 30.0
-PLENTY: Final = 1_000_000_000_000  # micro-credits of an org
-HELD: Final = 1_000_000
-CHARGED: Final = 250_000
+LAST_ANSWER_TIMEOUT_S: Final = 30.0
+GRANT_MICROS: Final = 1_000_000_000_000  # micro-credits of an org
+HELD_MICROS: Final = 1_000_000
+CHARGED_MICROS: Final = 250_000
 
 
 class Tenant(NamedTuple):
-    """An org that works: its account, and the key it calls with."""
+    """An org of the load: its account and its API key."""
 
     account: str
     key: str
 
 
 def measure_http(server: Database, sizes: LedgerSizes, _: dict[str, float], log: Log) -> Load:
-    """Units of work over HTTP, spread over many orgs."""
+    """Measure units of work over HTTP, spread over many orgs."""
     load = Load(
         name="L-http",
         what=f"reserve, charge, settle over HTTP; {CONNECTIONS} connections,"
@@ -51,32 +51,32 @@ def measure_http(server: Database, sizes: LedgerSizes, _: dict[str, float], log:
     with scratch_database(server, "bursar_bench_http") as database, serve(database) as served:
         log(f"L-http: making {sizes.spread_orgs:,} orgs")
         tenants = asyncio.run(_make_tenants(served, sizes.spread_orgs))
-        run = _Run(served, tenants)
+        run = HttpLoad(served, tenants)
         log(f"L-http: {CONNECTIONS} connections, as fast as they are answered")
-        asyncio.run(run.peak(sizes.warm_s))
-        found = asyncio.run(run.peak(sizes.seconds))
-        rate = OF_PEAK * found.per_second
+        asyncio.run(run.measure_peak(sizes.warm_s))
+        peak = asyncio.run(run.measure_peak(sizes.seconds))
+        rate = LATENCY_LOAD * peak.per_second
         log(f"L-http: {rate:,.0f} requests/s by the clock")
-        told = asyncio.run(run.latency(rate, sizes.seconds))
-        load.figures += _figures(found, told)
+        latency = asyncio.run(run.measure_latency(rate, sizes.seconds))
+        load.figures += _make_figures(peak, latency)
         if run.failed:
             load.problems.append(f"{run.failed:,} requests failed, such as: {run.example}")
         verify_after(load, database, log)
     return load
 
 
-def _figures(found: Peak, told: Latency) -> list[Figure]:
-    at = f"at {OF_PEAK:.0%} of that"
+def _make_figures(peak: Peak, latency: Latency) -> list[Figure]:
+    at = f"at {LATENCY_LOAD:.0%} of that"
     return [
         Figure(
             what=f"{CONNECTIONS} connections",
-            value=found.per_second,
+            value=peak.per_second,
             unit="requests/s",
             least=2_500,
         ),
-        Figure(what=f"p50, {at}", value=told.ms(0.50), unit="ms"),
-        Figure(what=f"p99, {at}", value=told.ms(0.99), unit="ms", most=40),
-        Figure(what=f"dropped, {at}", value=told.dropped, unit="requests"),
+        Figure(what=f"p50, {at}", value=latency.ms(0.50), unit="ms"),
+        Figure(what=f"p99, {at}", value=latency.ms(0.99), unit="ms", most=40),
+        Figure(what=f"dropped, {at}", value=latency.dropped, unit="requests"),
     ]
 
 
@@ -109,7 +109,7 @@ def serve(database: ScratchDatabase) -> Iterator[ServedApi]:
 
 
 class _Connection:
-    """A connection that stays open, with one request on its way at a time."""
+    """A persistent connection with one request at a time."""
 
     def __init__(self, url: str) -> None:
         where = urlsplit(url)
@@ -118,7 +118,7 @@ class _Connection:
         self._writer: asyncio.StreamWriter | None = None
 
     async def post(self, path: str, key: str, name: str, body: dict[str, Any]) -> tuple[int, bytes]:
-        """Ask for something under a name of its own: the status, and the body."""
+        """Send a request with its idempotency key; return status and body."""
         if self._writer is None or self._reader is None:
             self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
         text = json.dumps(body).encode()
@@ -135,145 +135,152 @@ class _Connection:
         return status, await self._reader.readexactly(size)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._writer is not None:
             self._writer.close()
 
 
 async def _make_tenants(served: ServedApi, count: int) -> list[Tenant]:
     """Orgs with credits, each with a key of its own."""
-    made: list[Tenant] = []
+    tenants: list[Tenant] = []
     numbers = iter(range(count))
 
     async def make(connection: _Connection) -> None:
         for number in numbers:
-            made.append(await _make_tenant(connection, served.key, number))
+            tenants.append(await _make_tenant(connection, served.key, number))
 
     connections = [_Connection(served.urls[place % PROCESSES]) for place in range(16)]
-    await asyncio.gather(*(make(one) for one in connections))
-    for one in connections:
-        one.close()
-    return made
+    await asyncio.gather(*(make(connection) for connection in connections))
+    for connection in connections:
+        connection.close()
+    return tenants
 
 
 async def _make_tenant(connection: _Connection, key: str, number: int) -> Tenant:
-    async def ask(path: str, what: str, body: dict[str, Any]) -> dict[str, Any]:
-        status, told = await connection.post(path, key, f"{what}-{number}", body)
+    async def post(path: str, what: str, body: dict[str, Any]) -> dict[str, Any]:
+        status, text = await connection.post(path, key, f"{what}-{number}", body)
         if status != 201:
-            raise RuntimeError(f"{path}: {status} {told[:300]!r}")
-        found: dict[str, Any] = json.loads(told)
-        return found
+            raise RuntimeError(f"{path}: {status} {text[:300]!r}")
+        answer: dict[str, Any] = json.loads(text)
+        return answer
 
-    org = await ask("/v1/orgs", "org", {"name": f"org {number}"})
+    org = await post("/v1/orgs", "org", {"name": f"org {number}"})
     account = org["account_id"]
-    grant = {"account_id": account, "amount_micros": PLENTY, "kind": "paid"}
-    await ask("/v1/grants", "grant", grant)
-    # What is measured is the service, not the rate that a key has if nobody asks for more.
-    asked = {"name": "load", "scopes": ["spend"], "account_id": account, "rate_per_second": 10_000}
-    return Tenant(account, (await ask("/v1/keys", "key", asked))["key"])
+    grant = {"account_id": account, "amount_micros": GRANT_MICROS, "kind": "paid"}
+    await post("/v1/grants", "grant", grant)
+    # The default rate limit of a key would limit the load.
+    key_request = {
+        "name": "load",
+        "scopes": ["spend"],
+        "account_id": account,
+        "rate_per_second": 10_000,
+    }
+    return Tenant(account, (await post("/v1/keys", "key", key_request))["key"])
 
 
 # The load
 
 
 @dataclass(slots=True)
-class _Unit:
+class _HttpUnit:
     """Reserve, charge, settle."""
 
     name: str
     tenant: Tenant
     hold: str = ""
 
-    async def ask(self, connection: _Connection, step: int) -> tuple[int, bytes]:
-        """The request of this number, from 0."""
+    async def send(self, connection: _Connection, step: int) -> tuple[int, bytes]:
+        """Send the request of this step, from 0."""
         name, key = f"{self.name}/{step}", self.tenant.key
         if step == 0:
-            body: dict[str, Any] = {"account_id": self.tenant.account, "amount_micros": HELD}
-            status, told = await connection.post("/v1/holds", key, name, body)
-            self.hold = json.loads(told).get("id", "")
-            return status, told
+            body: dict[str, Any] = {"account_id": self.tenant.account, "amount_micros": HELD_MICROS}
+            status, answer = await connection.post("/v1/holds", key, name, body)
+            self.hold = json.loads(answer).get("id", "")
+            return status, answer
         if step == 1:
-            path, body = f"/v1/holds/{self.hold}/charge", {"amount_micros": CHARGED}
+            path, body = f"/v1/holds/{self.hold}/charge", {"amount_micros": CHARGED_MICROS}
         else:
             path, body = f"/v1/holds/{self.hold}/settle", {}
         return await connection.post(path, key, name, body)
 
 
-class _Run:
-    """Units without end, over some tenants."""
+class HttpLoad:
+    """Runs units of work over the tenants and counts failures."""
 
     def __init__(self, served: ServedApi, tenants: Sequence[Tenant]) -> None:
         self._served = served
         self._tenants = tenants
-        self._chance = random.Random(SEED)
+        self._rng = random.Random(SEED)
         self._count = 0
         self.failed = 0
         self.example = ""
 
-    def _next(self) -> _Unit:
+    def _make_unit(self) -> _HttpUnit:
         self._count += 1
-        return _Unit(f"unit-{self._count}", self._chance.choice(self._tenants))
+        return _HttpUnit(f"unit-{self._count}", self._rng.choice(self._tenants))
 
-    async def _asked(self, unit: _Unit, connection: _Connection, step: int) -> bool:
-        status, told = await unit.ask(connection, step)
+    async def _send(self, unit: _HttpUnit, connection: _Connection, step: int) -> bool:
+        status, answer = await unit.send(connection, step)
         if status >= 300:
             self.failed += 1
-            self.example = self.example or f"{status} {told[:200]!r}"
+            self.example = self.example or f"{status} {answer[:200]!r}"
         return status < 300
 
-    def _connections(self) -> list[_Connection]:
+    def _open_connections(self) -> list[_Connection]:
         urls = self._served.urls
         return [_Connection(urls[place % len(urls)]) for place in range(CONNECTIONS)]
 
-    async def peak(self, seconds: float) -> Peak:
-        """As much as so many connections get done."""
+    async def measure_peak(self, seconds: float) -> Peak:
+        """Measure the peak rate of all connections."""
         began = time.perf_counter()
         answered = 0
 
         async def work(connection: _Connection) -> None:
             nonlocal answered
             while time.perf_counter() < began + seconds:
-                unit = self._next()
+                unit = self._make_unit()
                 for step in range(STEPS):
-                    if not await self._asked(unit, connection, step):
+                    if not await self._send(unit, connection, step):
                         break
                     answered += 1
 
-        connections = self._connections()
-        await asyncio.gather(*(work(one) for one in connections))
-        for one in connections:
-            one.close()
+        connections = self._open_connections()
+        await asyncio.gather(*(work(connection) for connection in connections))
+        for connection in connections:
+            connection.close()
         return Peak(answered, time.perf_counter() - began, self.failed)
 
-    async def latency(self, rate: float, seconds: float) -> Latency:
-        """The times of answers at a rate, from when their requests were due."""
-        told = Latency(rate)
+    async def measure_latency(self, rate: float, seconds: float) -> Latency:
+        """Measure latency at a rate, from the time when each request is due."""
+        results = Latency(rate)
         free: asyncio.Queue[_Connection] = asyncio.Queue()
-        connections = self._connections()
-        for one in connections:
-            free.put_nowait(one)
+        connections = self._open_connections()
+        for connection in connections:
+            free.put_nowait(connection)
 
-        async def unit(due: float) -> None:
-            made = self._next()
+        async def run_unit(due: float) -> None:
+            unit = self._make_unit()
             for step in range(STEPS):
-                at = due + step * BETWEEN_S
+                at = due + step * STEP_INTERVAL_S
                 await asyncio.sleep(max(at - time.perf_counter(), 0))
                 connection = await free.get()
-                good = await self._asked(made, connection, step)
+                is_accepted = await self._send(unit, connection, step)
                 free.put_nowait(connection)
-                if not good:
-                    told.failed += 1
+                if not is_accepted:
+                    results.failed += 1
                     return
-                told.times.append(time.perf_counter() - at)
+                results.times.append(time.perf_counter() - at)
 
         began, due, units = time.perf_counter(), 0.0, []
-        while (due := due + self._chance.expovariate(rate / STEPS)) < seconds:
+        while (due := due + self._rng.expovariate(rate / STEPS)) < seconds:
             await asyncio.sleep(max(began + due - time.perf_counter(), 0))
-            units.append(asyncio.create_task(unit(began + due)))
-        _, late = await asyncio.wait(units, timeout=ENDS_S) if units else (set(), set())
-        told.dropped = STEPS * len(late)
+            units.append(asyncio.create_task(run_unit(began + due)))
+        _, late = (
+            await asyncio.wait(units, timeout=LAST_ANSWER_TIMEOUT_S) if units else (set(), set())
+        )
+        results.dropped = STEPS * len(late)
         for task in late:
             task.cancel()
-        for one in connections:
-            one.close()
-        return told
+        for connection in connections:
+            connection.close()
+        return results

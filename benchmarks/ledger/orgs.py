@@ -13,7 +13,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import errors
 
-from benchmarks.ledger.sizes import Shape
+from benchmarks.ledger.sizes import OrgShape
 from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import AccountId, BudgetId, GrantId, UserId
 from bursar.core.instant import HOUR, Instant
@@ -37,12 +37,12 @@ from bursar.service.workers.sweeper import Sweeper, SweepResult, run_through
 
 ROOT: Final = AccountId("org")
 USER: Final = UserId("ann")
-AT_ONCE: Final = 5_000  # commands in a transaction while an org is made
-COPIED_AT_ONCE: Final = 2_000  # orgs
-MADE: Final = "made-"  # how the keys begin under which an org is made
-PLENTY: Final = 1_000_000_000 * CREDIT  # no load comes to the end of it
+COMMANDS_PER_TRANSACTION: Final = 5_000  # commands in a transaction while an org is made
+COPIES_PER_TRANSACTION: Final = 2_000  # orgs
+SETUP_KEY_PREFIX: Final = "made-"  # how the keys begin under which an org is made
+GRANT_MICROS: Final = 1_000_000_000 * CREDIT  # no load comes to the end of it
 
-TABLES: Final = """
+LIST_TABLES: Final = """
     select table_name, array_agg(column_name::text order by ordinal_position)
       from information_schema.columns
      where table_schema = 'public' and is_generated = 'NEVER'
@@ -52,29 +52,29 @@ TABLES: Final = """
 """
 
 
-def project(number: int) -> AccountId:
+def project_id(number: int) -> AccountId:
     """The account of this number among an org's projects."""
     return AccountId(f"project-{number}")
 
 
-def tree(shape: Shape, granted: Micros = PLENTY) -> Iterator[Command]:
+def make_tree(shape: OrgShape, granted: Micros = GRANT_MICROS) -> Iterator[Command]:
     """An org with one large grant and a budget on every account, hence at three levels."""
     yield AddAccount(account=ROOT, parent=None, name="org")
     yield AddUser(user=USER)
-    yield _budget(ROOT, PeriodKind.MONTH)
+    yield _make_budget(ROOT, PeriodKind.MONTH)
     for number in range(shape.teams):
         team = AccountId(f"team-{number}")
         yield AddAccount(account=team, parent=ROOT, name=team)
-        yield _budget(team, PeriodKind.WEEK)
+        yield _make_budget(team, PeriodKind.WEEK)
     for number in range(shape.projects):
-        account = project(number)
+        account = project_id(number)
         parent = AccountId(f"team-{number % shape.teams}")
         yield AddAccount(account=account, parent=parent, name=account)
-        yield _budget(account, PeriodKind.DAY)
+        yield _make_budget(account, PeriodKind.DAY)
     yield Issue(grant=GrantId("plenty"), account=ROOT, amount=granted, kind=CreditKind.PAID)
 
 
-def _budget(account: AccountId, every: PeriodKind) -> Command:
+def _make_budget(account: AccountId, every: PeriodKind) -> Command:
     """A hard limit that must be looked at each time, and is never reached."""
     return SetBudget(
         budget=BudgetId(f"of-{account}"),
@@ -96,10 +96,12 @@ def make_org(
     Nothing has to be loaded: books that were there from the beginning lack nothing.
     """
     books = Books()
-    asks = (Ask(org, f"{MADE}{number}", command) for number, command in enumerate(commands))
+    asks = (
+        Ask(org, f"{SETUP_KEY_PREFIX}{number}", command) for number, command in enumerate(commands)
+    )
     with database.connect(timeouts=None) as connection:
         create_org(connection, org)
-        while batch := list(islice(asks, AT_ONCE)):
+        while batch := list(islice(asks, COMMANDS_PER_TRANSACTION)):
             for answer in Batch(connection, PriceBook(), {org: books}, clock).run(batch):
                 if not isinstance(answer, Answer) or isinstance(answer.outcome, Refusal):
                     raise RuntimeError(f"an org could not be made: {answer}")
@@ -107,9 +109,9 @@ def make_org(
 
 def copy_org(connection: Connection, org: OrgId, copies: Sequence[OrgId]) -> None:
     """Let each of `copies` have had the very history of `org`."""
-    tables: list[tuple[str, list[str]]] = connection.execute(TABLES).fetchall()
-    for start in range(0, len(copies), COPIED_AT_ONCE):
-        names = list(copies[start : start + COPIED_AT_ONCE])
+    tables: list[tuple[str, list[str]]] = connection.execute(LIST_TABLES).fetchall()
+    for start in range(0, len(copies), COPIES_PER_TRANSACTION):
+        names = list(copies[start : start + COPIES_PER_TRANSACTION])
         with connection.transaction():
             for table, columns in tables:
                 own = ", ".join(name for name in columns if name != "org_id")
@@ -122,14 +124,14 @@ def copy_org(connection: Connection, org: OrgId, copies: Sequence[OrgId]) -> Non
                 connection.execute(sql.encode(), [names, org])
 
 
-def make_orgs(database: ScratchDatabase, count: int, shape: Shape) -> list[OrgId]:
+def make_orgs(database: ScratchDatabase, count: int, shape: OrgShape) -> list[OrgId]:
     """So many equal orgs, ready to be worked on."""
     names = [f"org-{number:06d}" for number in range(count)]
-    make_org(database, names[0], tree(shape))
+    make_org(database, names[0], make_tree(shape))
     sweep(database)  # so that the copies need no first sweep of their own
     with database.connect(timeouts=None) as connection:
         copy_org(connection, names[0], names[1:])
-    settle_down(database)
+    vacuum_and_checkpoint(database)
     return names
 
 
@@ -139,7 +141,7 @@ def sweep(database: ScratchDatabase) -> SweepResult:
         return Sweeper(connection, run_through(ledger)).sweep()
 
 
-def settle_down(database: ScratchDatabase) -> None:
+def vacuum_and_checkpoint(database: ScratchDatabase) -> None:
     """Have the server do now what it would do sometime after much was written, amid the load."""
     with database.connect(timeouts=None) as connection:
         connection.execute("vacuum (analyze)")
@@ -154,6 +156,6 @@ def checkpoint(connection: "psycopg.Connection[Any]") -> None:
         return
 
 
-def later() -> Instant:
+def make_expiry() -> Instant:
     """The limit of holds that are opened now: far enough off to play no part."""
     return time.time_ns() // 1_000 + 12 * HOUR

@@ -1,8 +1,7 @@
 """Callers in several processes, each with a ledger of its own, on one database.
 
-Nobody tells the processes which orgs are theirs: each asks for all of them, as the callers of a
-service do that runs more than once. The rows' locks decide, and books that another process has
-moved on are read again.
+No process owns an org: each sends commands for all of them, as callers of several API processes
+do. Row locks order the writers, and books that another process has changed are read again.
 """
 
 import multiprocessing
@@ -10,18 +9,18 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from benchmarks.ledger.callers import Peak, Works, peak
+from benchmarks.ledger.callers import Peak, UnitSource, measure_peak
 from bursar.service.database import Database, OrgId
 from bursar.service.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
 
-TO_MEET_S: Final = 60.0  # that processes wait for each other, before all give up
+BARRIER_TIMEOUT_S: Final = 60.0  # for all processes to be warm
 
 
-class Share(NamedTuple):
-    """What the callers of one process do: for so long to get warm, then for so long to count."""
+class CallerShare(NamedTuple):
+    """The work of one process: callers, a warm-up, then the measured seconds."""
 
     url: str
     name: str  # with which the keys begin
@@ -32,38 +31,38 @@ class Share(NamedTuple):
     seconds: float
 
 
-def peaks(shares: Sequence[Share]) -> list[tuple[Peak, Peak]]:
-    """What each process has come to while getting warm, and then, all of them at once."""
+def measure_peaks(shares: Sequence[CallerShare]) -> list[tuple[Peak, Peak]]:
+    """Run all shares at once; the peaks of each process in the warm-up and after it."""
     context = multiprocessing.get_context("spawn")  # not forked: there are threads here
-    together = context.Barrier(len(shares))
-    with ProcessPoolExecutor(len(shares), context, _begin, (together,)) as pool:
-        return list(pool.map(_work, shares))
+    barrier = context.Barrier(len(shares))
+    with ProcessPoolExecutor(len(shares), context, _store_barrier, (barrier,)) as pool:
+        return list(pool.map(_measure_share, shares))
 
 
-def at_once(found: Sequence[Peak]) -> Peak:
-    """The peaks of callers that have worked at the same time, as one."""
+def combine_peaks(peaks: Sequence[Peak]) -> Peak:
+    """Combine the peaks of callers that ran at the same time."""
     return Peak(
-        commands=sum(one.commands for one in found),
-        seconds=max(one.seconds for one in found),
-        failed=sum(one.failed for one in found),
+        commands=sum(peak.commands for peak in peaks),
+        seconds=max(peak.seconds for peak in peaks),
+        failed=sum(peak.failed for peak in peaks),
     )
 
 
 # In a process of its own
 
-_meeting: list["Barrier"] = []  # one, where the others are met
+_barriers: list["Barrier"] = []  # holds the barrier of this process
 
 
-def _begin(together: "Barrier") -> None:
-    _meeting.append(together)
+def _store_barrier(barrier: "Barrier") -> None:
+    _barriers.append(barrier)
 
 
-def _work(share: Share) -> tuple[Peak, Peak]:
-    """Get warm, wait until all others are, and be counted."""
-    [together] = _meeting
+def _measure_share(share: CallerShare) -> tuple[Peak, Peak]:
+    """Warm up, wait for the other processes, and measure."""
+    [barrier] = _barriers
     with Ledger(Database(share.url, None).connect) as ledger:
-        works = Works(f"{share.name}-warm", share.orgs, share.projects)
-        warm = peak(ledger, works, share.callers, share.warm_s)
-        works = Works(share.name, share.orgs, share.projects)
-        together.wait(TO_MEET_S)
-        return warm, peak(ledger, works, share.callers, share.seconds)
+        units = UnitSource(f"{share.name}-warm", share.orgs, share.projects)
+        warm = measure_peak(ledger, units, share.callers, share.warm_s)
+        units = UnitSource(share.name, share.orgs, share.projects)
+        barrier.wait(BARRIER_TIMEOUT_S)
+        return warm, measure_peak(ledger, units, share.callers, share.seconds)

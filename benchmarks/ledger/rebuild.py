@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from benchmarks.environment import Log
-from benchmarks.ledger.callers import STEPS, Works
-from benchmarks.ledger.orgs import copy_org, make_org, settle_down, tree
+from benchmarks.ledger.callers import STEPS, UnitSource
+from benchmarks.ledger.orgs import copy_org, make_org, make_tree, vacuum_and_checkpoint
 from benchmarks.ledger.sizes import HOT, LedgerSizes
 from benchmarks.results import Figure, Load
 from bursar.core.ledger.commands import Command
@@ -22,18 +22,18 @@ def measure_rebuild(server: Database, sizes: LedgerSizes, _: dict[str, float], l
     with scratch_database(server, "bursar_bench_rebuild") as database:
         log(f"L-rebuild: making {sizes.rebuild_orgs:,} orgs with a history")
         names = [f"org-{number:06d}" for number in range(sizes.rebuild_orgs)]
-        make_org(database, names[0], _history(names[0], sizes.rebuild_events))
+        make_org(database, names[0], _make_history(names[0], sizes.rebuild_events))
         with database.connect(timeouts=None) as connection:
             copy_org(connection, names[0], names[1:])
             orgs = orgs_of(connection)
-        settle_down(database)
+        vacuum_and_checkpoint(database)
         events = sum(orgs.values())
         load = Load(name="L-rebuild", what=f"{events:,} events of {len(orgs):,} orgs")
 
         log(f"L-rebuild: rebuilding from {events:,} events with {WORKERS} workers")
         began = time.perf_counter()
-        for one in rebuild(database.url, orgs, WORKERS):
-            load.problems += [str(difference) for difference in one.differences]
+        for result in rebuild(database.url, orgs, WORKERS):
+            load.problems += [str(difference) for difference in result.differences]
         rebuilding = time.perf_counter() - began
 
         log("L-rebuild: verify")
@@ -51,11 +51,11 @@ def measure_rebuild(server: Database, sizes: LedgerSizes, _: dict[str, float], l
     return load
 
 
-def _history(org: str, events: int) -> Iterator[Command]:
+def _make_history(org: str, events: int) -> Iterator[Command]:
     """An org in which about so many events happen: one for each command, nearly."""
-    yield from tree(HOT)
-    works = Works("history", [org], HOT.projects)
+    yield from make_tree(HOT)
+    units = UnitSource("history", [org], HOT.projects)
     for _ in range(events // STEPS):
-        unit = works.next()
+        unit = units.next()
         for step in range(STEPS):
             yield unit.command(step)

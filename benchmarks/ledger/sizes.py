@@ -5,7 +5,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class OrgShape:
     """What an org looks like: a root, teams below it, projects spread over the teams."""
 
     teams: int
@@ -17,9 +17,9 @@ class Shape:
         return 1 + self.teams + self.projects
 
 
-HOT: Final = Shape(teams=3, projects=16)  # 20 accounts
-SPREAD: Final = Shape(teams=2, projects=7)  # 10
-MANY: Final = Shape(teams=7, projects=42)  # 50
+HOT: Final = OrgShape(teams=3, projects=16)  # 20 accounts
+SPREAD: Final = OrgShape(teams=2, projects=7)  # 10
+MANY: Final = OrgShape(teams=7, projects=42)  # 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from typing import Final
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from benchmarks.environment import SEED, Log
-from benchmarks.ledger.orgs import settle_down
+from benchmarks.ledger.orgs import vacuum_and_checkpoint
 from benchmarks.ledger.sizes import LedgerSizes
 from bursar.service.database import Database, ScratchDatabase, program_path, scratch_database
 
@@ -60,60 +60,62 @@ def measure_yardsticks(
     server: Database, sizes: LedgerSizes, wanted: Iterable[str], log: Log
 ) -> dict[str, float]:
     """Transactions a second of the yardsticks of these names."""
-    told: dict[str, float] = {}
-    asked = [name for name in WHAT if name in set(wanted)]
-    tpc_b = [name for name in asked if name.startswith("T")]
-    plain = [name for name in asked if name.startswith("P")]
+    rates: dict[str, float] = {}
+    names = [name for name in WHAT if name in set(wanted)]
+    tpc_b = [name for name in names if name.startswith("T")]
+    plain = [name for name in names if name.startswith("P")]
     if tpc_b:
         with scratch_database(server, "bursar_bench_tpcb") as database:
             log(f"yardstick T: filling pgbench's tables, scale {sizes.scale}")
-            _pgbench(database, ["--initialize", "--quiet", f"--scale={sizes.scale}"])
+            _run_pgbench(database, ["--initialize", "--quiet", f"--scale={sizes.scale}"])
             for name in tpc_b:
                 log(f"yardstick {name}: {WHAT[name]}")
                 clients = int(name[2:-1])
-                told[name] = _tps(database, sizes, clients, ["--builtin=tpcb-like"])
+                rates[name] = _measure_tps(database, sizes, clients, ["--builtin=tpcb-like"])
     if plain:
         with scratch_database(server, "bursar_bench_plain") as database:
-            _make_plain(database, sizes)
+            _fill_plain_tables(database, sizes)
             for name in plain:
                 log(f"yardstick {name}: {WHAT[name]}")
-                told[name] = _plain_way(database, sizes, hot=name == "P-hot")
-    return told
+                rates[name] = _measure_plain_way(database, sizes, hot=name == "P-hot")
+    return rates
 
 
-def _make_plain(database: ScratchDatabase, sizes: LedgerSizes) -> None:
+def _fill_plain_tables(database: ScratchDatabase, sizes: LedgerSizes) -> None:
     with database.connect(timeouts=None) as connection:
         connection.execute(PLAIN_TABLES)
         connection.execute(PLAIN_ACCOUNTS, [sizes.plain_accounts])
 
 
-def _plain_way(database: ScratchDatabase, sizes: LedgerSizes, *, hot: bool) -> float:
+def _measure_plain_way(database: ScratchDatabase, sizes: LedgerSizes, *, hot: bool) -> float:
     drawn = "1" if hot else f"random(1, {sizes.plain_accounts})"
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "plain.sql")
         script.write_text(f"\\set a {drawn}\n{PLAIN_WAY}")
-        return _tps(database, sizes, 64, ["--protocol=prepared", f"--file={script}"])
+        return _measure_tps(database, sizes, 64, ["--protocol=prepared", f"--file={script}"])
 
 
-def _tps(database: ScratchDatabase, sizes: LedgerSizes, clients: int, options: list[str]) -> float:
-    settle_down(database)
+def _measure_tps(
+    database: ScratchDatabase, sizes: LedgerSizes, clients: int, options: list[str]
+) -> float:
+    vacuum_and_checkpoint(database)
     length = f"--time={sizes.seconds:.0f}"
     if sizes.transactions is not None:
         length = f"--transactions={sizes.transactions}"
     running = [f"--client={clients}", f"--jobs={THREADS}", length, "--no-vacuum"]
-    told = _pgbench(database, [*running, f"--random-seed={SEED}", *options])
-    found = _TPS.search(told)
-    if found is None:
-        raise RuntimeError(f"pgbench told no figure: {told}")
-    return float(found.group(1))
+    output = _run_pgbench(database, [*running, f"--random-seed={SEED}", *options])
+    match = _TPS.search(output)
+    if match is None:
+        raise RuntimeError(f"pgbench told no figure: {output}")
+    return float(match.group(1))
 
 
-def _pgbench(database: ScratchDatabase, options: list[str]) -> str:
+def _run_pgbench(database: ScratchDatabase, options: list[str]) -> str:
     """Run it, and return what it printed."""
     address = conninfo_to_dict(database.url)
     # Not on the command line, which everybody on the machine can read.
     secret = str(address.pop("password", ""))
-    ran = subprocess.run(
+    result = subprocess.run(
         [program_path("pgbench"), *options, make_conninfo("", **address)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -121,6 +123,6 @@ def _pgbench(database: ScratchDatabase, options: list[str]) -> str:
         env={**os.environ, **({"PGPASSWORD": secret} if secret else {})},
         check=False,
     )
-    if ran.returncode != 0:
-        raise RuntimeError(f"pgbench failed: {ran.stderr.strip()}")
-    return ran.stdout
+    if result.returncode != 0:
+        raise RuntimeError(f"pgbench failed: {result.stderr.strip()}")
+    return result.stdout

@@ -20,15 +20,15 @@ from benchmarks.table import print_loads
 
 LOADS: Final = MappingProxyType[str, Callable[[ScheduleSizes, Log], Load]](
     {
-        "kueue-baseline": core.kueue_baseline,
-        "kueue-large": core.kueue_large,
-        "kai-fill": core.kai_fill,
-        "kai-reclaim": core.kai_reclaim,
-        "kai-negative": core.kai_negative,
-        "volcano-4": core.volcano,
-        "armada-steady": core.armada_steady,
-        "slurm-throughput": core.slurm_throughput,
-        "deep-queue": core.deep_queue,
+        "kueue-baseline": core.measure_kueue_baseline,
+        "kueue-large": core.measure_kueue_large,
+        "kai-fill": core.measure_kai_fill,
+        "kai-reclaim": core.measure_kai_reclaim,
+        "kai-negative": core.measure_kai_negative,
+        "volcano-4": core.measure_volcano,
+        "armada-steady": core.measure_armada_steady,
+        "slurm-throughput": core.measure_slurm_throughput,
+        "deep-queue": core.measure_deep_queue,
     }
 )
 

@@ -1,7 +1,7 @@
-"""A pool under measurement: the planner's clock runs, and somebody else keeps count.
+"""A measured pool: the time of its rounds, and an independent check of its decisions.
 
-`Watch` has books of its own, made of nothing but decisions and ends: which GPU is whose, how much
-each place of the tree has. It would see a planner that gives a GPU away twice.
+`GpuChecker` keeps its own count from decisions and ends alone: which job has which GPU, how many
+GPUs each place of the tree has. It reports a GPU that is given away twice.
 """
 
 from time import perf_counter, process_time
@@ -18,37 +18,37 @@ from bursar.core.scheduling.model.snapshot import PoolSnapshot
 from bursar.core.scheduling.plan import make_plan
 
 
-class Took(NamedTuple):
-    """What something took: processor time and time on the wall, in seconds."""
+class Elapsed(NamedTuple):
+    """Processor time and elapsed time, in seconds."""
 
     cpu: float
     wall: float
 
-    def and_also(self, more: "Took") -> "Took":
-        """Both together."""
-        return Took(self.cpu + more.cpu, self.wall + more.wall)
+    def plus(self, more: "Elapsed") -> "Elapsed":
+        """The sum of both."""
+        return Elapsed(self.cpu + more.cpu, self.wall + more.wall)
 
 
 class Stopwatch:
-    """Both clocks, from when it was made."""
+    """Measures processor time and elapsed time from its creation."""
 
     def __init__(self) -> None:
-        self._began = Took(process_time(), perf_counter())
+        self._began = Elapsed(process_time(), perf_counter())
 
-    def took(self) -> Took:
-        """What has gone by since."""
-        return Took(process_time() - self._began.cpu, perf_counter() - self._began.wall)
+    def elapsed(self) -> Elapsed:
+        """The time since its creation."""
+        return Elapsed(process_time() - self._began.cpu, perf_counter() - self._began.wall)
 
 
-class Watch:
-    """Who has which GPU, by the decisions alone."""
+class GpuChecker:
+    """Counts which job has which GPU, from the decisions alone."""
 
     def __init__(self, snapshot: PoolSnapshot) -> None:
         self.problems: list[str] = []
         self._free = {(node.id, gpu) for node in snapshot.nodes for gpu in range(node.gpus)}
-        self._has: dict[JobId, tuple[Job, tuple[Piece, ...]]] = {}
+        self._holdings: dict[JobId, tuple[Job, tuple[Piece, ...]]] = {}
         self._used: dict[Path, int] = {}
-        self._most = [
+        self._ceilings = [
             (path, dict(share.ceiling).get(ANY_TYPE)) for path, share in snapshot.policy.shares
         ]
         for running in snapshot.running:
@@ -56,31 +56,31 @@ class Watch:
 
     @property
     def gpus(self) -> int:
-        """How many are in use."""
+        """The number of GPUs in use."""
         return self._used.get((), 0)
 
     def start(self, job: Job, pieces: tuple[Piece, ...]) -> None:
-        """A job gets its GPUs: each free, as many as it asked for."""
-        if job.id in self._has:
+        """Give a job its GPUs; check that each is free and that the number is right."""
+        if job.id in self._holdings:
             self.problems.append(f"{job.id} runs twice")
-        asked = set(_gpus(pieces))
-        if len(asked) * MILLI != job.shape.milli_gpus:
-            self.problems.append(f"{job.id} has {len(asked)} GPUs, not what it asked for")
-        if taken := asked - self._free:
-            self.problems.append(f"{job.id} was given {len(taken)} GPUs of others: {min(taken)}")
-        self._free -= asked
-        self._has[job.id] = job, pieces
-        self._count(job, len(asked))
+        gpus = set(_list_gpus(pieces))
+        if len(gpus) * MILLI != job.shape.milli_gpus:
+            self.problems.append(f"{job.id} has {len(gpus)} GPUs, not what it requested")
+        if taken := gpus - self._free:
+            self.problems.append(f"{job.id} has {len(taken)} GPUs of others: {min(taken)}")
+        self._free -= gpus
+        self._holdings[job.id] = job, pieces
+        self._count(job, len(gpus))
 
     def end(self, job_id: JobId) -> None:
-        """A job's GPUs are free."""
-        job, pieces = self._has.pop(job_id)
-        self._free.update(_gpus(pieces))
-        self._count(job, -len(_gpus(pieces)))
+        """Free the GPUs of a job."""
+        job, pieces = self._holdings.pop(job_id)
+        self._free.update(_list_gpus(pieces))
+        self._count(job, -len(_list_gpus(pieces)))
 
-    def look(self) -> None:
-        """See that nobody has more than its ceiling."""
-        for path, most in self._most:
+    def check_ceilings(self) -> None:
+        """Check that no share exceeds its ceiling."""
+        for path, most in self._ceilings:
             if most is not None and self._used.get(path, 0) > most:
                 self.problems.append(f"{'/'.join(path)} has {self._used[path]} GPUs of {most}")
 
@@ -90,55 +90,55 @@ class Watch:
             self._used[path] = self._used.get(path, 0) + gpus
 
 
-def _gpus(pieces: tuple[Piece, ...]) -> list[tuple[NodeId, int]]:
+def _list_gpus(pieces: tuple[Piece, ...]) -> list[tuple[NodeId, int]]:
     return [(piece.node, gpu) for piece in pieces for gpu in piece.gpus]
 
 
-class Pool:
-    """A cluster, its watch, and what planning took so far."""
+class MeasuredPool:
+    """A cluster, its checker, and the time of its rounds."""
 
     def __init__(self, snapshot: PoolSnapshot) -> None:
-        self.watch = Watch(snapshot)
+        self.checker = GpuChecker(snapshot)
         clocks = Stopwatch()
         self.cluster = Cluster.from_snapshot(snapshot)
-        self.read = clocks.took()  # what it took to build the cluster
-        self.planned = self.applied = Took(0, 0)
+        self.build_time = clocks.elapsed()
+        self.plan_time = self.apply_time = Elapsed(0, 0)
         self.rounds = 0
 
     @property
-    def took(self) -> Took:
-        """All rounds so far: deciding, and carrying it out in memory."""
-        return self.planned.and_also(self.applied)
+    def round_time(self) -> Elapsed:
+        """All rounds so far: planning, and applying the plan in memory."""
+        return self.plan_time.plus(self.apply_time)
 
     def round(self, now: Instant) -> Plan:
-        """Decide and carry out; the watch looks on when the clocks have stopped."""
-        asked = self.cluster.waiting
+        """Plan and apply; the checker runs when the clocks have stopped."""
+        waiting = self.cluster.waiting
         clocks = Stopwatch()
         plan = make_plan(self.cluster, now)
-        self.planned = self.planned.and_also(clocks.took())
-        jobs = [asked[one.job] for one in plan.decisions if isinstance(one, Start)]
+        self.plan_time = self.plan_time.plus(clocks.elapsed())
+        jobs = [waiting[decision.job] for decision in plan.decisions if isinstance(decision, Start)]
         clocks = Stopwatch()
         for decision in plan.decisions:
             self.cluster.apply(decision)
-        self.applied = self.applied.and_also(clocks.took())
+        self.apply_time = self.apply_time.plus(clocks.elapsed())
         self.rounds += 1
-        starts = [one for one in plan.decisions if isinstance(one, Start)]
+        starts = [decision for decision in plan.decisions if isinstance(decision, Start)]
         for job, start in zip(jobs, starts, strict=True):
-            self.watch.start(job, start.pieces)
-        self.watch.look()
+            self.checker.start(job, start.pieces)
+        self.checker.check_ceilings()
         return plan
 
     def end(self, job_id: JobId) -> None:
-        """A job has ended by itself, or has made room."""
+        """Remove a job that has ended or was preempted."""
         self.cluster.remove_running(job_id)
-        self.watch.end(job_id)
+        self.checker.end(job_id)
 
 
-def starts_of(plan: Plan) -> list[Start]:
-    """What a plan starts."""
-    return [one for one in plan.decisions if isinstance(one, Start)]
+def find_starts(plan: Plan) -> list[Start]:
+    """The starts of a plan."""
+    return [decision for decision in plan.decisions if isinstance(decision, Start)]
 
 
-def victims_of(plan: Plan) -> list[Preempt]:
-    """Whom a plan asks to make room."""
-    return [one for one in plan.decisions if isinstance(one, Preempt)]
+def find_victims(plan: Plan) -> list[Preempt]:
+    """The victims of a plan."""
+    return [decision for decision in plan.decisions if isinstance(decision, Preempt)]

@@ -1,18 +1,18 @@
-"""The loads in memory: decisions alone, with nobody who runs the jobs and no database.
+"""The loads in memory: decisions alone, without a database and without running the jobs.
 
-Every load is decided by the planner that the service uses, and beside it, in the same run, by the
-yardstick (`naive`). Seconds are processor time of the one thread that plans: on a machine with
-other work the clock on the wall tells more about the neighbours.
+Every load is decided by the planner of the service and, in the same run, by the yardstick
+(`naive`). Seconds are processor time of the one thread that plans: on a shared machine elapsed
+time depends on the other work.
 """
 
 from benchmarks.environment import Log
 from benchmarks.results import Figure, Load
 from benchmarks.schedule import loads
-from benchmarks.schedule.checker import Pool, Stopwatch, Took, starts_of, victims_of
-from benchmarks.schedule.loads import T0, job, path, shape
-from benchmarks.schedule.naive import Naive, seconds_of
+from benchmarks.schedule.checker import Elapsed, MeasuredPool, Stopwatch, find_starts, find_victims
+from benchmarks.schedule.loads import T0, make_job, make_path, make_shape
+from benchmarks.schedule.naive import NaivePlanner, measure_cpu_s
 from benchmarks.schedule.sizes import ScheduleSizes, Streams
-from benchmarks.schedule.streams import Ours, Theirs, drive
+from benchmarks.schedule.streams import BursarScheduler, NaiveScheduler, run_streams
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND
 from bursar.core.scheduling.decisions import EarmarkGpus
@@ -20,75 +20,78 @@ from bursar.core.scheduling.explain.explanation import explain
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.snapshot import PoolSnapshot
 
-LENT = path("borrower")[:2]
-DEEP_S = 60.0  # processor time after which no further GPU becomes free
-EACH_LEAST = 20  # but so many do
+BORROWER = make_path("borrower")[:2]
+DECISIONS_MAX_S = 60.0  # processor time after which no further GPU is freed
+DECISIONS_LEAST = 20  # GPUs that are freed in any case
 
 
 # ----------------------------------------------------------------------- Kueue
 
 
-def kueue_baseline(sizes: ScheduleSizes, log: Log) -> Load:
-    """Few queues, more work than GPUs for a minute."""
-    return _streams("kueue-baseline", sizes.baseline, "Kueue 351 s", "≤ 70 s durable", log)
+def measure_kueue_baseline(sizes: ScheduleSizes, log: Log) -> Load:
+    """Measure few queues with more work than GPUs for a minute."""
+    return _measure_streams("kueue-baseline", sizes.baseline, "Kueue 351 s", "≤ 70 s durable", log)
 
 
-def kueue_large(sizes: ScheduleSizes, log: Log) -> Load:
-    """A thousand queues, hardly any waiting."""
-    return _streams("kueue-large", sizes.large, "Kueue 1,179 s", "≤ 120 s durable", log)
+def measure_kueue_large(sizes: ScheduleSizes, log: Log) -> Load:
+    """Measure a thousand queues with hardly any waiting."""
+    return _measure_streams("kueue-large", sizes.large, "Kueue 1,179 s", "≤ 120 s durable", log)
 
 
-def _streams(name: str, load: Streams, peer: str, durable: str, log: Log) -> Load:
-    what = f"{load.jobs:,} jobs of {load.groups * load.queues:,} queues in {load.groups} groups"
+def _measure_streams(name: str, streams: Streams, peer: str, durable: str, log: Log) -> Load:
+    what = (
+        f"{streams.jobs:,} jobs of {streams.groups * streams.queues:,} queues"
+        f" in {streams.groups} groups"
+    )
     log(f"{name}: {what}")
-    snapshot, arriving = loads.groups(load), loads.arrivals(load)
-    pool = Pool(snapshot)
-    went = drive(Ours(pool), arriving)
+    snapshot, arriving = loads.make_groups(streams), loads.list_arrivals(streams)
+    pool = MeasuredPool(snapshot)
+    outcome = run_streams(BursarScheduler(pool), arriving)
     log("  the yardstick")
-    theirs = Theirs(Naive(snapshot))
+    theirs = NaiveScheduler(NaivePlanner(snapshot))
     watch = Stopwatch()
-    naive = drive(theirs, arriving)
-    naive_s = watch.took().cpu
-    told = Load(name=name, what=what, problems=pool.watch.problems)
-    if went.ended != load.jobs or pool.watch.gpus:
-        told.problems.append(f"{went.ended:,} of {load.jobs:,} jobs have run")
-    told.figures = [
+    naive = run_streams(theirs, arriving)
+    naive_s = watch.elapsed().cpu
+    load = Load(name=name, what=what, problems=pool.checker.problems)
+    if outcome.ended != streams.jobs or pool.checker.gpus:
+        load.problems.append(f"{outcome.ended:,} of {streams.jobs:,} jobs have run")
+    load.figures = [
         Figure(
-            what="virtual time until all have run", value=went.makespan_s, unit="s",
+            what="virtual time until all have run", value=outcome.makespan_s, unit="s",
             yardstick="naive", yardstick_value=naive.makespan_s, peer=peer, other_goal=durable,
         ),
         Figure(
-            what="the same, of the ideal", value=went.makespan_s / load.ideal_s, unit="x",
-            yardstick="naive", yardstick_value=naive.makespan_s / load.ideal_s,
+            what="the same, of the ideal", value=outcome.makespan_s / streams.ideal_s, unit="x",
+            yardstick="naive", yardstick_value=naive.makespan_s / streams.ideal_s,
         ),
         Figure(
-            what=f"deciding, {pool.rounds:,} rounds", value=pool.took.cpu, unit="s",
-            wall_s=pool.took.wall, yardstick="naive", yardstick_value=naive_s,
+            what=f"deciding, {pool.rounds:,} rounds", value=pool.round_time.cpu, unit="s",
+            wall_s=pool.round_time.wall, yardstick="naive", yardstick_value=naive_s,
         ),
     ]  # fmt: skip
-    means = ", ".join(f"{one}: {mean:.1f} s" for one, mean in went.waits_s.items())
-    told.notes.append(
-        f"mean wait by class {means}; {went.stopped:,} times one made room for another;"
-        f" the ideal is {load.ideal_s:,.0f} s"
+    means = ", ".join(f"{priority}: {mean:.1f} s" for priority, mean in outcome.waits_s.items())
+    load.notes.append(
+        f"mean wait by class {means}; {outcome.stopped:,} preemptions;"
+        f" the ideal is {streams.ideal_s:,.0f} s"
     )
-    return told
+    return load
 
 
 # ----------------------------------------------------------------------- KAI
 
 
-def kai_fill(sizes: ScheduleSizes, log: Log) -> Load:
-    """One-GPU jobs for all GPUs, then the same with hopeless ones behind."""
+def measure_kai_fill(sizes: ScheduleSizes, log: Log) -> Load:
+    """Measure one-GPU jobs for all GPUs, then the same with hopeless jobs behind them."""
     gpus = 8 * sizes.kai_nodes
     log(f"kai-fill: {gpus:,} one-GPU jobs; with {sizes.hopeless} hopeless ones behind")
-    told = Load(name="kai-fill", what=f"{sizes.kai_nodes} nodes x 8 GPUs, {gpus:,} x 1 GPU")
+    load = Load(name="kai-fill", what=f"{sizes.kai_nodes} nodes x 8 GPUs, {gpus:,} x 1 GPU")
     plain, behind = [], []
-    for _ in range(sizes.repeats):  # in turn, so that neighbours disturb both alike
-        plain.append(_fill(loads.filling(sizes.kai_nodes, 0), told))
-        behind.append(_fill(loads.filling(sizes.kai_nodes, sizes.hopeless), told))
-    naive_s = seconds_of(Naive(loads.filling(sizes.kai_nodes, 0)).round)
+    for _ in range(sizes.repeats):  # in turn, so that other work disturbs both alike
+        plain.append(_measure_fill(loads.make_fill(sizes.kai_nodes, 0), load))
+        behind.append(_measure_fill(loads.make_fill(sizes.kai_nodes, sizes.hopeless), load))
+    naive_s = measure_cpu_s(NaivePlanner(loads.make_fill(sizes.kai_nodes, 0)).round)
     least = min(plain)
-    told.figures = [
+    load.figures = [
         Figure(
             what="all decided and carried out", value=least.cpu, unit="s", wall_s=least.wall,
             yardstick="naive", yardstick_value=naive_s, peer="KAI 398 s", most=0.4,
@@ -98,38 +101,38 @@ def kai_fill(sizes: ScheduleSizes, log: Log) -> Load:
             value=(min(behind).cpu / least.cpu - 1) * 100, unit="%", most=5,
         ),
     ]  # fmt: skip
-    return told
+    return load
 
 
-def _fill(snapshot: PoolSnapshot, told: Load) -> Took:
-    pool = Pool(snapshot)
+def _measure_fill(snapshot: PoolSnapshot, load: Load) -> Elapsed:
+    pool = MeasuredPool(snapshot)
     plan = pool.round(T0)
-    took, gpus = pool.took, sum(node.gpus for node in snapshot.nodes)
-    told.problems += pool.watch.problems
-    if not len(starts_of(plan)) == len(plan.decisions) == gpus == pool.watch.gpus:
-        told.problems.append(f"{len(starts_of(plan)):,} of {gpus:,} jobs start")
+    took, gpus = pool.round_time, sum(node.gpus for node in snapshot.nodes)
+    load.problems += pool.checker.problems
+    if not len(find_starts(plan)) == len(plan.decisions) == gpus == pool.checker.gpus:
+        load.problems.append(f"{len(find_starts(plan)):,} of {gpus:,} jobs start")
     if pool.round(T0).decisions:
-        told.problems.append("a second look decides something")
+        load.problems.append("a second round decides something")
     return took
 
 
-def kai_reclaim(sizes: ScheduleSizes, log: Log) -> Load:
-    """All GPUs are lent; those whose they are ask for them in five ways."""
+def measure_kai_reclaim(sizes: ScheduleSizes, log: Log) -> Load:
+    """Measure how the owner of lent GPUs reclaims them, with five kinds of jobs."""
     count = sizes.kai_nodes
-    told = Load(name="kai-reclaim", what=f"{8 * count:,} GPUs lent as one-GPU jobs")
+    load = Load(name="kai-reclaim", what=f"{8 * count:,} GPUs lent as one-GPU jobs")
     for asks, of, peer, most in (
-        (1, shape(), "KAI 13.9 s", 0.1),
-        (8 * count, shape(), "KAI 694 s", 20),
-        (sizes.gangs, shape(10, 8), "KAI 717 s", 20),
-        (1, shape(count // 2, 8), "KAI 102 s", 5),
-        (1, shape(count, 8), "KAI 85 s", 5),
+        (1, make_shape(), "KAI 13.9 s", 0.1),
+        (8 * count, make_shape(), "KAI 694 s", 20),
+        (sizes.gangs, make_shape(10, 8), "KAI 717 s", 20),
+        (1, make_shape(count // 2, 8), "KAI 102 s", 5),
+        (1, make_shape(count, 8), "KAI 85 s", 5),
     ):
-        what = f"{asks:,} x {_sized(of)}"
+        what = f"{asks:,} x {_describe_shape(of)}"
         log(f"kai-reclaim: {what}")
-        snapshot = loads.reclaiming(count, asks, of)
-        took = _reclaim(snapshot, told)
-        naive_s = seconds_of(Naive(snapshot, LENT).round)
-        told.figures.append(
+        snapshot = loads.make_reclaim(count, asks, of)
+        took = _measure_reclaim(snapshot, load)
+        naive_s = measure_cpu_s(NaivePlanner(snapshot, BORROWER).round)
+        load.figures.append(
             Figure(
                 what=what,
                 value=took.cpu,
@@ -141,107 +144,107 @@ def kai_reclaim(sizes: ScheduleSizes, log: Log) -> Load:
                 most=most,
             )
         )
-    return told
+    return load
 
 
-def _sized(of: Shape) -> str:
+def _describe_shape(of: Shape) -> str:
     return "1 GPU" if of.tasks == 1 else f"({of.tasks} x {of.gpus}) GPUs"
 
 
-def _reclaim(snapshot: PoolSnapshot, told: Load) -> Took:
-    """The time until it is decided who leaves; then see that all who asked start."""
-    pool = Pool(snapshot)
+def _measure_reclaim(snapshot: PoolSnapshot, load: Load) -> Elapsed:
+    """Measure the choice of victims; then check that all waiting jobs start."""
+    pool = MeasuredPool(snapshot)
     plan = pool.round(T0)
-    took, victims = pool.planned, victims_of(plan)
-    kept = [one for one in plan.decisions if isinstance(one, EarmarkGpus)]
+    took, victims = pool.plan_time, find_victims(plan)
+    earmarks = [decision for decision in plan.decisions if isinstance(decision, EarmarkGpus)]
     asks = len(snapshot.waiting)
-    wanted = sum(one.shape.milli_gpus for one in snapshot.waiting) // 1_000
-    if len(kept) != asks or len(victims) != wanted:
-        told.problems.append(f"{len(victims):,} leave for {len(kept):,} of {asks:,} jobs")
+    gpus = sum(waiting.shape.milli_gpus for waiting in snapshot.waiting) // 1_000
+    if len(earmarks) != asks or len(victims) != gpus:
+        load.problems.append(f"{len(victims):,} victims for {len(earmarks):,} of {asks:,} jobs")
     later = T0 + snapshot.policy.preemption_grace
     pool.cluster.advance_to(later)
     for victim in victims:
         pool.end(victim.job)
-    starts = starts_of(pool.round(later))
+    starts = find_starts(pool.round(later))
     if len(starts) != asks:
-        told.problems.append(f"{len(starts):,} of {asks:,} jobs start once the victims have left")
-    told.problems += pool.watch.problems
+        load.problems.append(f"{len(starts):,} of {asks:,} jobs start once the victims have left")
+    load.problems += pool.checker.problems
     return took
 
 
-def kai_negative(sizes: ScheduleSizes, log: Log) -> Load:
-    """A gang that lacks exactly one GPU that it could ask for."""
+def measure_kai_negative(sizes: ScheduleSizes, log: Log) -> Load:
+    """Measure a gang that lacks exactly one legal victim."""
     log("kai-negative: a gang that lacks one victim")
-    gang = shape(10, 8)
-    snapshot = loads.reclaiming(sizes.kai_nodes, 1, gang, kept=8 * sizes.kai_nodes - 79)
-    told = Load(name="kai-negative", what="a gang of 10 x 8 GPUs may ask 79 victims")
-    pool = Pool(snapshot)
+    gang = make_shape(10, 8)
+    snapshot = loads.make_reclaim(sizes.kai_nodes, 1, gang, protected=8 * sizes.kai_nodes - 79)
+    load = Load(name="kai-negative", what="a gang of 10 x 8 GPUs has 79 legal victims")
+    pool = MeasuredPool(snapshot)
     plan = pool.round(T0)
-    told.figures.append(
+    load.figures.append(
         Figure(
             what="the answer no",
-            value=pool.planned.cpu,
+            value=pool.plan_time.cpu,
             unit="s",
-            wall_s=pool.planned.wall,
+            wall_s=pool.plan_time.wall,
             peer="KAI 249 s",
             most=1,
         )
     )
-    told.problems += pool.watch.problems
-    if plan.decisions or [one.job for one in plan.waits] != ["ask00000"]:
-        told.problems.append(f"{len(plan.decisions):,} decisions where none is right")
-        return told
+    load.problems += pool.checker.problems
+    if plan.decisions or [wait.job for wait in plan.waits] != ["ask00000"]:
+        load.problems.append(f"{len(plan.decisions):,} decisions where none is right")
+        return load
     clocks = Stopwatch()
     explained = explain(pool.cluster, JobId("ask00000"), T0, plan)
-    why = clocks.took()
-    told.figures.append(Figure(what="the reason", value=why.cpu, unit="s", wall_s=why.wall, most=1))
-    told.notes += explained.render()
-    return told
+    why = clocks.elapsed()
+    load.figures.append(Figure(what="the reason", value=why.cpu, unit="s", wall_s=why.wall, most=1))
+    load.notes += explained.render()
+    return load
 
 
 # ----------------------------------------------------------------------- Volcano, Armada, Slurm
 
 
-def volcano(sizes: ScheduleSizes, log: Log) -> Load:
-    """As many tasks as GPUs, in jobs of different sizes."""
-    told = Load(name="volcano-4", what="as many tasks as GPUs, as jobs of different sizes")
+def measure_volcano(sizes: ScheduleSizes, log: Log) -> Load:
+    """Measure as many tasks as GPUs, in jobs of different sizes."""
+    load = Load(name="volcano-4", what="as many tasks as GPUs, as jobs of different sizes")
     for jobs, tasks in sizes.pods:
         log(f"volcano-4: {jobs:,} x {tasks:,}")
-        snapshot = loads.pods(jobs, tasks)
-        pool = Pool(snapshot)
+        snapshot = loads.make_pods(jobs, tasks)
+        pool = MeasuredPool(snapshot)
         plan = pool.round(T0)
-        naive_s = seconds_of(Naive(snapshot).round)
-        told.problems += pool.watch.problems
-        if len(starts_of(plan)) != jobs or pool.watch.gpus != jobs * tasks:
-            told.problems.append(f"{len(starts_of(plan)):,} of {jobs:,} jobs start")
-        told.figures.append(
+        naive_s = measure_cpu_s(NaivePlanner(snapshot).round)
+        load.problems += pool.checker.problems
+        if len(find_starts(plan)) != jobs or pool.checker.gpus != jobs * tasks:
+            load.problems.append(f"{len(find_starts(plan)):,} of {jobs:,} jobs start")
+        load.figures.append(
             Figure(
                 what=f"{jobs:,} x {tasks:,}",
-                value=pool.took.cpu,
+                value=pool.round_time.cpu,
                 unit="s",
-                wall_s=pool.took.wall,
+                wall_s=pool.round_time.wall,
                 yardstick="naive",
                 yardstick_value=naive_s,
                 peer="Volcano 180-250 s" if tasks == 1 else "",
                 other_goal="≤ 4 s durable",
             )
         )
-    return told
+    return load
 
 
-def armada_steady(sizes: ScheduleSizes, log: Log) -> Load:
-    """Everything runs: a cold start that changes nothing, then small changes."""
+def measure_armada_steady(sizes: ScheduleSizes, log: Log) -> Load:
+    """Measure a full cluster: a cold start that changes nothing, then small changes."""
     count, gpus = sizes.steady_nodes, sizes.steady_gpus
     log(f"armada-steady: {count * gpus:,} jobs run")
-    snapshot = loads.steady(count, gpus)
-    pool = Pool(snapshot)
-    told = Load(name="armada-steady", what=f"{count:,} nodes x {gpus} slots, all running")
+    snapshot = loads.make_steady(count, gpus)
+    pool = MeasuredPool(snapshot)
+    load = Load(name="armada-steady", what=f"{count:,} nodes x {gpus} slots, all running")
     if pool.round(T0).decisions:
-        told.problems.append("a round decides something where nothing is to be done")
-    cold = pool.read.and_also(pool.took)
-    naive_s = seconds_of(lambda: Naive(snapshot).round())
-    took, naive_change = _changes(pool, Naive(snapshot), sizes.steady_changes, told)
-    told.figures = [
+        load.problems.append("a round decides something where nothing is to be done")
+    cold = pool.build_time.plus(pool.round_time)
+    naive_s = measure_cpu_s(lambda: NaivePlanner(snapshot).round())
+    took, naive_change = _measure_changes(pool, NaivePlanner(snapshot), sizes.steady_changes, load)
+    load.figures = [
         Figure(
             what="cold start, nothing to do", value=cold.cpu, unit="s", wall_s=cold.wall,
             yardstick="naive", yardstick_value=naive_s, peer="Armada 1.3 s", most=1.3,
@@ -251,67 +254,71 @@ def armada_steady(sizes: ScheduleSizes, log: Log) -> Load:
             yardstick="naive", yardstick_value=naive_change * 1_000, most=20,
         ),
     ]  # fmt: skip
-    told.problems += pool.watch.problems
-    return told
+    load.problems += pool.checker.problems
+    return load
 
 
-def _changes(pool: Pool, naive: Naive, times: int, told: Load) -> tuple[list[float], float]:
-    """What each of these took, and on average what it took the yardstick."""
+def _measure_changes(
+    pool: MeasuredPool, naive: NaivePlanner, times: int, load: Load
+) -> tuple[list[float], float]:
+    """Processor time of each change, and the mean of the yardstick, in seconds."""
     running, took, naive_s = sorted(pool.cluster.running), [], 0.0
     for number in range(times):
         now = T0 + (number + 1) * SECOND
         ended = running[number * 7_919 % len(running) - number]
-        new = job(f"new{number}", path(f"queue{number % 10}"), shape(), queued_at=now)
-        before = pool.took.cpu
+        new = make_job(
+            f"new{number}", make_path(f"queue{number % 10}"), make_shape(), queued_at=now
+        )
+        before = pool.round_time.cpu
         pool.cluster.advance_to(now)
         pool.end(ended)
         pool.cluster.enqueue(new)
-        if [one.job for one in starts_of(pool.round(now))] != [new.id]:
-            told.problems.append(f"{new.id} does not start on the GPU of {ended}")
-        took.append(pool.took.cpu - before)
+        if [start.job for start in find_starts(pool.round(now))] != [new.id]:
+            load.problems.append(f"{new.id} does not start on the GPU of {ended}")
+        took.append(pool.round_time.cpu - before)
         naive.end(ended)
         naive.waiting.append(new)
-        naive_s += seconds_of(naive.round)
+        naive_s += measure_cpu_s(naive.round)
     return took, naive_s / times
 
 
-def slurm_throughput(sizes: ScheduleSizes, log: Log) -> Load:
-    """An array of one-GPU jobs that end at once; then rounds over a queue with nothing free."""
+def measure_slurm_throughput(sizes: ScheduleSizes, log: Log) -> Load:
+    """Measure an array of jobs that end at once, then rounds over a queue with nothing free."""
     count, jobs = sizes.slurm_nodes, sizes.slurm_jobs
     log(f"slurm-throughput: {jobs:,} one-GPU jobs on {count * 6:,} GPUs")
-    told = Load(name="slurm-throughput", what=f"{count} nodes x 6 GPUs, {jobs:,} x 1 GPU")
-    snapshot = loads.array(count, jobs, full=False)
-    pool = Pool(snapshot)
-    if (started := _waves(pool)) != jobs:
-        told.problems.append(f"{started:,} of {jobs:,} jobs have run")
-    naive_s = seconds_of(lambda: _naive_waves(Naive(snapshot)))
-    told.figures.append(
+    load = Load(name="slurm-throughput", what=f"{count} nodes x 6 GPUs, {jobs:,} x 1 GPU")
+    snapshot = loads.make_array(count, jobs, full=False)
+    pool = MeasuredPool(snapshot)
+    if (started := _run_waves(pool)) != jobs:
+        load.problems.append(f"{started:,} of {jobs:,} jobs have run")
+    naive_s = measure_cpu_s(lambda: _run_naive_waves(NaivePlanner(snapshot)))
+    load.figures.append(
         Figure(
             what="starts decided and carried out",
-            value=jobs / pool.took.cpu,
+            value=jobs / pool.round_time.cpu,
             unit="starts/s",
-            wall_s=pool.took.wall,
+            wall_s=pool.round_time.wall,
             yardstick="naive",
             yardstick_value=jobs / naive_s,
             peer="Slurm 40-73/s; its manual: 500/s",
             least=3_000,
         )
     )
-    told.problems += pool.watch.problems
+    load.problems += pool.checker.problems
     peer = "Slurm 10-16 s; full depth 89 s"
-    alike = loads.array(count, jobs, full=True)
-    told.figures.append(_full_round("a round, all pending alike", alike, peer, told))
+    alike = loads.make_array(count, jobs, full=True)
+    load.figures.append(_measure_full_round("a round, all pending alike", alike, peer, load))
     tenants = max(jobs // 5, 1)
-    mixed = loads.deep(-(-count * 6 // 8), tenants, jobs, looks=10 * jobs)
+    mixed = loads.make_deep_queue(-(-count * 6 // 8), tenants, jobs, looks=10 * jobs)
     what = f"a round, {tenants:,} tenants, 200 shapes"
-    told.figures.append(_full_round(what, mixed, peer, told))
-    return told
+    load.figures.append(_measure_full_round(what, mixed, peer, load))
+    return load
 
 
-def _waves(pool: Pool) -> int:
-    """Start what fits and let it end, until nothing starts; how many have run."""
+def _run_waves(pool: MeasuredPool) -> int:
+    """Start what fits and end it, until nothing starts; return the number of starts."""
     now, started = T0, 0
-    while starts := starts_of(pool.round(now)):
+    while starts := find_starts(pool.round(now)):
         started += len(starts)
         now += SECOND
         pool.cluster.advance_to(now)
@@ -320,82 +327,91 @@ def _waves(pool: Pool) -> int:
     return started
 
 
-def _naive_waves(naive: Naive) -> None:
+def _run_naive_waves(naive: NaivePlanner) -> None:
     while started := naive.round():
-        for one in started:
-            naive.end(one.id)
+        for job in started:
+            naive.end(job.id)
 
 
-def _full_round(what: str, snapshot: PoolSnapshot, peer: str, told: Load) -> Figure:
-    """A round that looks at everything and starts nothing: all GPUs are taken."""
-    pool = Pool(snapshot)
+def _measure_full_round(what: str, snapshot: PoolSnapshot, peer: str, load: Load) -> Figure:
+    """Measure a round that attempts everything and starts nothing: all GPUs are in use."""
+    pool = MeasuredPool(snapshot)
     plan = pool.round(T0)
-    if starts_of(plan) or not plan.complete:
-        told.problems.append(f"{what}: {len(starts_of(plan))} starts, complete: {plan.complete}")
-    told.problems += pool.watch.problems
+    if find_starts(plan) or not plan.complete:
+        load.problems.append(f"{what}: {len(find_starts(plan))} starts, complete: {plan.complete}")
+    load.problems += pool.checker.problems
     return Figure(
-        what=what, value=pool.planned.cpu, unit="s", wall_s=pool.planned.wall, peer=peer, most=0.3
+        what=what,
+        value=pool.plan_time.cpu,
+        unit="s",
+        wall_s=pool.plan_time.wall,
+        peer=peer,
+        most=0.3,
     )
 
 
 # ----------------------------------------------------------------------- a deep queue
 
 
-def deep_queue(sizes: ScheduleSizes, log: Log) -> Load:
-    """Nothing is free and very much waits; a GPU becomes free, again and again."""
+def measure_deep_queue(sizes: ScheduleSizes, log: Log) -> Load:
+    """Measure decisions on a full cluster with a very long queue, each time a GPU is freed."""
     few, many = sizes.deep_queued
-    told = Load(
+    load = Load(
         name="deep-queue",
         what=f"{8 * sizes.deep_nodes:,} GPUs full, {sizes.deep_tenants:,} tenants, 200 shapes",
     )
-    took, naive_s = _deep(sizes, few, sizes.deep_frees, told, log)
-    more, _ = _deep(sizes, many, sizes.deep_many_frees, told, log)
-    told.figures = [
+    took, naive_s = _measure_decisions(sizes, few, sizes.deep_frees, load, log)
+    more, _ = _measure_decisions(sizes, many, sizes.deep_many_frees, load, log)
+    load.figures = [
         Figure(
-            what=f"{few:,} queued: a decision, p50", value=_part(took, 50), unit="ms",
+            what=f"{few:,} queued: a decision, p50", value=_percentile_ms(took, 50), unit="ms",
             yardstick="naive", yardstick_value=naive_s * 1_000,
         ),
-        Figure(what=f"{few:,} queued: a decision, p99", value=_part(took, 99), unit="ms", most=5),
         Figure(
-            what=f"{many:,} queued: a decision, p50", value=_part(more, 50), unit="ms",
-            yardstick=f"{few:,} queued", yardstick_value=_part(took, 50), ratio_most=1.5,
+            what=f"{few:,} queued: a decision, p99", value=_percentile_ms(took, 99), unit="ms",
+            most=5,
         ),
-        Figure(what=f"{many:,} queued: a decision, p99", value=_part(more, 99), unit="ms"),
+        Figure(
+            what=f"{many:,} queued: a decision, p50", value=_percentile_ms(more, 50), unit="ms",
+            yardstick=f"{few:,} queued", yardstick_value=_percentile_ms(took, 50), ratio_most=1.5,
+        ),
+        Figure(what=f"{many:,} queued: a decision, p99", value=_percentile_ms(more, 99), unit="ms"),
     ]  # fmt: skip
-    return told
+    return load
 
 
-def _part(took: list[float], percent: int) -> float:
-    """The time that so many percent of all do not pass, in milliseconds."""
+def _percentile_ms(took: list[float], percent: int) -> float:
+    """A percentile of times in seconds, in milliseconds."""
     return sorted(took)[max(-(-len(took) * percent // 100) - 1, 0)] * 1_000
 
 
-def _deep(
-    sizes: ScheduleSizes, queued: int, frees: int, told: Load, log: Log
+def _measure_decisions(
+    sizes: ScheduleSizes, queued: int, frees: int, load: Load, log: Log
 ) -> tuple[list[float], float]:
-    """Processor seconds of each decision, and of the yardstick's first."""
+    """Processor time of each decision, and of the yardstick's first, in seconds."""
     log(f"deep-queue: {queued:,} queued")
-    snapshot = loads.deep(sizes.deep_nodes, sizes.deep_tenants, queued)
-    pool = Pool(snapshot)
-    if starts_of(pool.round(T0)):
-        told.problems.append("something starts where nothing is free")
-    first, running = pool.took.cpu, sorted(pool.cluster.running)
+    snapshot = loads.make_deep_queue(sizes.deep_nodes, sizes.deep_tenants, queued)
+    pool = MeasuredPool(snapshot)
+    if find_starts(pool.round(T0)):
+        load.problems.append("something starts where nothing is free")
+    first, running = pool.round_time.cpu, sorted(pool.cluster.running)
     took: list[float] = []
     starts = 0
     for number in range(frees):
-        if number >= EACH_LEAST and sum(took) > DEEP_S:
+        if number >= DECISIONS_LEAST and sum(took) > DECISIONS_MAX_S:
             break
-        before, now = pool.took.cpu, T0 + (number + 1) * SECOND
+        before, now = pool.round_time.cpu, T0 + (number + 1) * SECOND
         pool.cluster.advance_to(now)
         pool.end(running[number * 7_919 % len(running)])
-        starts += len(starts_of(pool.round(now)))
-        took.append(pool.took.cpu - before)
-    told.notes.append(
-        f"{queued:,} queued: read in {pool.read.cpu:.1f} s, first round {first * 1_000:,.0f} ms;"
+        starts += len(find_starts(pool.round(now)))
+        took.append(pool.round_time.cpu - before)
+    load.notes.append(
+        f"{queued:,} queued: built in {pool.build_time.cpu:.1f} s,"
+        f" first round {first * 1_000:,.0f} ms;"
         f" {len(took)} GPUs became free, {starts} jobs started"
     )
-    told.problems += pool.watch.problems
+    load.problems += pool.checker.problems
     log("  the yardstick")
-    naive = Naive(snapshot)
+    naive = NaivePlanner(snapshot)
     naive.end(running[0])
-    return took, seconds_of(naive.round)
+    return took, measure_cpu_s(naive.round)

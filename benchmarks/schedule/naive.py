@@ -1,9 +1,9 @@
-"""The yardstick: the scheduler that one writes in an afternoon. It stays as it is.
+"""The yardstick: a simple first-fit scheduler. It must not change.
 
-At every round it sorts all that waits by class and age, and looks at all nodes for each job, one
-after another; the first that fit are taken. It knows ceilings, and it takes GPUs that are only
-lent; it has no shares, no floors, no future places, no order of victims, no reasons. Changing it
-would make the ratios of different days incomparable.
+Every round sorts the waiting jobs by class and age and tries all nodes for each job; the first
+nodes that fit are taken. It respects ceilings and takes GPUs that are only lent. It has no shares,
+floors, planned starts, order of victims or reasons. A change would make ratios of different days
+incomparable.
 """
 
 from collections.abc import Callable
@@ -16,22 +16,22 @@ from bursar.core.scheduling.model.policy import ANY_TYPE
 from bursar.core.scheduling.model.snapshot import PoolSnapshot
 
 
-class Naive:
-    """Nodes with what is free on them, jobs that wait and run."""
+class NaivePlanner:
+    """Free GPUs by node, waiting and running jobs."""
 
     def __init__(self, snapshot: PoolSnapshot, lent: Path | None = None) -> None:
         self.free = [node.gpus for node in snapshot.nodes]
         self.waiting = list(snapshot.waiting)
         self.running: dict[JobId, tuple[Job, list[tuple[int, int]]]] = {}  # GPUs by node
         self.used: dict[Path, int] = {}
-        self._most = {
+        self._ceilings = {
             path: dict(share.ceiling).get(ANY_TYPE) for path, share in snapshot.policy.shares
         }
         numbers = {node.id: number for number, node in enumerate(snapshot.nodes)}
-        for one in snapshot.running:
-            if one.job.path[:2] != lent:  # whoever only borrows counts as gone
-                places = [(numbers[piece.node], len(piece.gpus)) for piece in one.pieces]
-                self._take(one.job, places)
+        for running in snapshot.running:
+            if running.job.path[:2] != lent:  # borrowed GPUs count as free
+                places = [(numbers[piece.node], len(piece.gpus)) for piece in running.pieces]
+                self._take(running.job, places)
 
     def round(self) -> list[Job]:
         """Start what fits, by class and age."""
@@ -41,7 +41,7 @@ class Naive:
             if not any(self.free):
                 rest += self.waiting[number:]
                 break
-            places = None if self._over(job) else self._fit(job)
+            places = None if self._exceeds_ceiling(job) else self._fit(job)
             if places is None:
                 rest.append(job)
             else:
@@ -51,14 +51,14 @@ class Naive:
         return started
 
     def end(self, job_id: JobId) -> None:
-        """A job has stopped."""
+        """Free the GPUs of a job that has ended."""
         job, places = self.running.pop(job_id)
         for node, gpus in places:
             self.free[node] += gpus
         self._count(job, -1)
 
     def _fit(self, job: Job) -> list[tuple[int, int]] | None:
-        """The first nodes that take all tasks."""
+        """The first nodes that fit all tasks."""
         shape, left, places = job.shape, job.shape.tasks, []
         for node, free in enumerate(self.free):
             tasks = min(free // shape.gpus, left)
@@ -75,10 +75,10 @@ class Naive:
         self.running[job.id] = job, places
         self._count(job, 1)
 
-    def _over(self, job: Job) -> bool:
+    def _exceeds_ceiling(self, job: Job) -> bool:
         gpus = job.shape.milli_gpus // MILLI
         for depth in range(1, len(job.path) + 1):
-            most = self._most.get(job.path[:depth])
+            most = self._ceilings.get(job.path[:depth])
             if most is not None and self.used.get(job.path[:depth], 0) + gpus > most:
                 return True
         return False
@@ -90,8 +90,8 @@ class Naive:
             self.used[path] = self.used.get(path, 0) + gpus
 
 
-def seconds_of(run: Callable[[], object]) -> float:
-    """Processor time of something, in seconds."""
+def measure_cpu_s(run: Callable[[], object]) -> float:
+    """The processor time of a call, in seconds."""
     began = process_time()
     run()
     return process_time() - began

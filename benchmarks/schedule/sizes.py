@@ -43,8 +43,8 @@ class Streams:
     @property
     def ideal_s(self) -> float:
         """How long all jobs take at the least: by the GPUs there are, and by the last arrival."""
-        work = sum(one.jobs * one.gpus * one.runs for one in self.streams) / self.floor
-        last = max((one.jobs - 1) * one.every + one.runs for one in self.streams)
+        work = sum(stream.jobs * stream.gpus * stream.runs for stream in self.streams) / self.floor
+        last = max((stream.jobs - 1) * stream.every + stream.runs for stream in self.streams)
         return max(work, last) / SECOND
 
 

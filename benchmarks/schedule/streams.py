@@ -1,33 +1,33 @@
-"""Jobs that arrive, run and end in virtual time: a round whenever something happens.
+"""Jobs that arrive, run and end in virtual time: a round at every event.
 
-Whoever is asked to make room stops at once, and begins anew when its turn comes again.
+A victim stops at once, and starts from the beginning at its next turn.
 """
 
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple, Protocol
 
-from benchmarks.schedule.checker import Pool, starts_of, victims_of
+from benchmarks.schedule.checker import MeasuredPool, find_starts, find_victims
 from benchmarks.schedule.loads import T0
-from benchmarks.schedule.naive import Naive
+from benchmarks.schedule.naive import NaivePlanner
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND, Instant
 from bursar.core.scheduling.model.jobs import Job
 from bursar.core.value import replace
 
-ENDS, ARRIVES = range(2)  # what comes first of all that happens at one instant
+ENDS, ARRIVES = range(2)  # order of events at one instant
 
-Arriving = list[tuple[Instant, Job, int]]  # when, what, and how long it runs
+Arrivals = list[tuple[Instant, Job, int]]  # time, job, run time
 
 
-class Decided(NamedTuple):
-    """What a round has come to."""
+class RoundResult(NamedTuple):
+    """The result of a round."""
 
     started: list[JobId]
-    stopped: list[JobId]  # they have left already, and wait again
+    stopped: list[JobId]  # victims; they wait again
 
 
 class Scheduler(Protocol):
-    """Whoever decides what starts."""
+    """Decides which jobs start."""
 
     def queue(self, job: Job) -> None:
         """A job waits."""
@@ -35,14 +35,14 @@ class Scheduler(Protocol):
     def end(self, job_id: JobId) -> None:
         """A job has ended."""
 
-    def round(self, now: Instant) -> Decided:
+    def round(self, now: Instant) -> RoundResult:
         """Decide."""
 
 
-class Ours:
-    """The planner on a pool under watch."""
+class BursarScheduler:
+    """The planner of the service on a measured pool."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: MeasuredPool) -> None:
         self._pool = pool
 
     def queue(self, job: Job) -> None:
@@ -53,22 +53,22 @@ class Ours:
         """A job has ended."""
         self._pool.end(job_id)
 
-    def round(self, now: Instant) -> Decided:
-        """Decide, and let those leave who are asked to."""
+    def round(self, now: Instant) -> RoundResult:
+        """Decide, and requeue the victims."""
         self._pool.cluster.advance_to(now)
         plan = self._pool.round(now)
-        stopped = [victim.job for victim in victims_of(plan)]
+        stopped = [victim.job for victim in find_victims(plan)]
         for job_id in stopped:
             job = self._pool.cluster.running[job_id].job
             self._pool.end(job_id)
             self.queue(replace(job, preemptions=job.preemptions + 1))
-        return Decided([start.job for start in starts_of(plan)], stopped)
+        return RoundResult([start.job for start in find_starts(plan)], stopped)
 
 
-class Theirs:
-    """The yardstick."""
+class NaiveScheduler:
+    """The naive planner."""
 
-    def __init__(self, naive: Naive) -> None:
+    def __init__(self, naive: NaivePlanner) -> None:
         self._naive = naive
 
     def queue(self, job: Job) -> None:
@@ -79,26 +79,26 @@ class Theirs:
         """A job has ended."""
         self._naive.end(job_id)
 
-    def round(self, now: Instant) -> Decided:
-        """Decide; it asks nobody to leave."""
-        return Decided([job.id for job in self._naive.round()], [])
+    def round(self, now: Instant) -> RoundResult:
+        """Decide; the naive planner has no victims."""
+        return RoundResult([job.id for job in self._naive.round()], [])
 
 
-class Went(NamedTuple):
-    """How the jobs of a load went."""
+class StreamOutcome(NamedTuple):
+    """How the jobs of a load ran."""
 
     ended: int
-    stopped: int  # times that one had to make room
-    makespan_s: float  # until the last one ended
+    stopped: int  # preemptions
+    makespan_s: float  # until the last job ended
     waits_s: dict[int, float]  # mean time until the first start, by class
 
 
-def drive(scheduler: Scheduler, arriving: Arriving) -> Went:
-    """Let all jobs arrive, run and end; time goes on when nothing more happens at an instant."""
-    jobs = {job.id: (job, runs) for _, job, runs in arriving}
-    events = [(at, ARRIVES, job.id) for at, job, _ in arriving]
+def run_streams(scheduler: Scheduler, arrivals: Arrivals) -> StreamOutcome:
+    """Let all jobs arrive, run and end; time advances when no event is left at an instant."""
+    jobs = {job.id: (job, runs) for _, job, runs in arrivals}
+    events = [(at, ARRIVES, job.id) for at, job, _ in arrivals]
     heapify(events)
-    ends: dict[JobId, Instant] = {}  # of what runs
+    ends: dict[JobId, Instant] = {}  # of running jobs
     begun: dict[JobId, Instant] = {}
     now, ended, stopped = T0, 0, 0
     while events:
@@ -107,27 +107,29 @@ def drive(scheduler: Scheduler, arriving: Arriving) -> Went:
             _, kind, job_id = heappop(events)
             if kind == ARRIVES:
                 scheduler.queue(jobs[job_id][0])
-            elif ends.get(job_id) == now:  # else it made room in between
+            elif ends.get(job_id) == now:  # else it was preempted
                 scheduler.end(job_id)
                 del ends[job_id]
                 ended += 1
         more = True
         while more:
-            decided = scheduler.round(now)
-            for job_id in decided.started:
+            result = scheduler.round(now)
+            for job_id in result.started:
                 begun.setdefault(job_id, now)
                 ends[job_id] = now + jobs[job_id][1]
                 heappush(events, (ends[job_id], ENDS, job_id))
-            for job_id in decided.stopped:
+            for job_id in result.stopped:
                 del ends[job_id]
-            stopped += len(decided.stopped)
-            more = bool(decided.stopped)  # somebody waits for what they have left
-    return Went(ended, stopped, (now - T0) / SECOND, _waits(jobs, begun))
+            stopped += len(result.stopped)
+            more = bool(result.stopped)  # the preemptors wait for these GPUs
+    return StreamOutcome(ended, stopped, (now - T0) / SECOND, _mean_waits(jobs, begun))
 
 
-def _waits(jobs: dict[JobId, tuple[Job, int]], begun: dict[JobId, Instant]) -> dict[int, float]:
+def _mean_waits(
+    jobs: dict[JobId, tuple[Job, int]], begun: dict[JobId, Instant]
+) -> dict[int, float]:
     spans: dict[int, list[int]] = {}
     for job_id, at in begun.items():
         job = jobs[job_id][0]
         spans.setdefault(job.priority_class, []).append(at - job.queued_at)
-    return {one: sum(all_of) / len(all_of) / SECOND for one, all_of in sorted(spans.items())}
+    return {priority: sum(waits) / len(waits) / SECOND for priority, waits in sorted(spans.items())}

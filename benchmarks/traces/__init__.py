@@ -16,16 +16,16 @@ from benchmarks.results import Experiment, experiments_as_object
 from benchmarks.table import print_experiments
 from benchmarks.traces import fairness, packing_run, philly, plots, tiers
 from benchmarks.traces.options import Options
-from benchmarks.traces.trace_files import Missing
+from benchmarks.traces.trace_files import TraceMissing
 
-__all__ = ["EXPERIMENTS", "Missing", "Options", "main", "measure"]
+__all__ = ["EXPERIMENTS", "Options", "TraceMissing", "main", "measure"]
 
 EXPERIMENTS: Final = MappingProxyType[str, Callable[[Options, Log], Experiment]](
     {
-        "A": packing_run.packing,
-        "C": fairness.fairness,
-        "D": tiers.tiers,
-        "philly-oct": philly.philly,
+        "A": packing_run.measure_packing,
+        "C": fairness.measure_fairness,
+        "D": tiers.measure_tiers,
+        "philly-oct": philly.measure_philly,
     }
 )
 

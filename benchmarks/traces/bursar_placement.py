@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from benchmarks.traces.packing import Curve, Host, Pod, capacity, typical_of
+from benchmarks.traces.packers import Curve, Host, Pod, count_capacity, find_typical
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, NEVER, Instant
 from bursar.core.scheduling.model.cluster import Cluster
@@ -18,13 +18,13 @@ T0: Final[Instant] = 500_000 * HOUR
 OWNER: Final = ("paid", "org", "account", "user")
 
 
-class Placing:
+class PlacementRun:
     """An empty cluster whose nodes have numbers in the order of the run."""
 
     def __init__(self, pods: Sequence[Pod], hosts: Sequence[Host]) -> None:
         self._models = tuple(sorted({host.model for host in hosts}))
-        typical = tuple((self._shape(pod), times) for pod, times in typical_of(pods))
-        nodes = tuple(_node(place, host) for place, host in enumerate(hosts))
+        typical = tuple((self._make_shape(pod), times) for pod, times in find_typical(pods))
+        nodes = tuple(_make_node(place, host) for place, host in enumerate(hosts))
         snapshot = PoolSnapshot(at=T0, policy=PoolPolicy(), nodes=nodes, typical=typical)
         self._cluster = Cluster.from_snapshot(snapshot)
         self._claims = NodeClaims(self._cluster)
@@ -32,7 +32,7 @@ class Placing:
 
     def place(self, pod: Pod) -> bool:
         """Start a pod where the planner would; whether there is such a place."""
-        shape = self._shape(pod)
+        shape = self._make_shape(pod)
         spot = find_placement(self._cluster, self._claims, shape, shape.types, NEVER)
         if spot is None:
             return False
@@ -47,26 +47,26 @@ class Placing:
         self._placed += 1
         return True
 
-    def _shape(self, pod: Pod) -> Shape:
+    def _make_shape(self, pod: Pod) -> Shape:
         known = tuple(model for model in self._models if model in pod.models)
         return Shape(
             types=known or pod.models or self._models, types_equal=True,
-            gpus=0 if pod.shared else pod.gpus, milli=pod.milli if pod.shared else 0,
+            gpus=0 if pod.is_shared else pod.gpus, milli=pod.milli if pod.is_shared else 0,
             cpu_milli=pod.cpu_milli, ram_mib=pod.ram_mib,
         )  # fmt: skip
 
 
-def _node(place: int, host: Host) -> Node:
+def _make_node(place: int, host: Host) -> Node:
     return Node(
         id=NodeId(f"n{place:05}"), gpu_type=host.model, gpus=len(host.free), slots=MILLI,
         cpu_milli=host.cpu_milli, ram_mib=host.ram_mib,
     )  # fmt: skip
 
 
-def pack_ours(pods: Sequence[Pod], coming: Sequence[Pod], hosts: Sequence[Host]) -> Curve:
+def pack_with_bursar(pods: Sequence[Pod], coming: Sequence[Pod], hosts: Sequence[Host]) -> Curve:
     """One run; `pods` is the list from which the typical shapes are known."""
-    placing = Placing(pods, hosts)
-    curve = Curve(capacity(hosts))
+    placing = PlacementRun(pods, hosts)
+    curve = Curve(count_capacity(hosts))
     for pod in coming:
         curve.count(pod, placed=placing.place(pod))
     return curve

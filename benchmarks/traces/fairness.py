@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 from benchmarks.environment import Log
 from benchmarks.results import Experiment, Goal, PolicyFigure
 from benchmarks.traces import trace_files
-from benchmarks.traces.options import OURS, Options, mean
-from benchmarks.traces.replay import SECOND, Rule, Task, rank
-from benchmarks.traces.trace_files import Fair
-from benchmarks.traces.trace_jobs import BLIND, EXACT, Track, drive_fair
+from benchmarks.traces.options import BURSAR, Options, mean
+from benchmarks.traces.replay import SECOND, Rule, TraceTask, run_ranked
+from benchmarks.traces.trace_files import FairJob
+from benchmarks.traces.trace_jobs import BLIND, EXACT, Track, run_fair
 
 FAIR_GPUS: Final = 32
 UNFAIR: Final = 1.05  # times as long as on a fair part
@@ -44,22 +44,25 @@ class FairFigures(NamedTuple):
     stops: float
 
 
-def _fair(ranks: Callable[[Task], tuple[int, ...]]) -> Rule:
+def _make_rule(ranks: Callable[[TraceTask], tuple[int, ...]]) -> Rule:
     return Rule(ranks=ranks, moves=True, every=ROUND, start_cost=RESTART, restart_cost=RESTART)
 
 
 FAIR: Final = MappingProxyType[str, tuple[Rule, FairKnown]](
     {
-        "longest first": (_fair(lambda task: (-task.left,)), FairKnown(22_957, 19_882, 7.88, 75.8)),
+        "longest first": (
+            _make_rule(lambda task: (-task.left,)),
+            FairKnown(22_957, 19_882, 7.88, 75.8),
+        ),
         "LAS": (
-            _fair(lambda task: (task.attained * task.ask.gpus,)),
+            _make_rule(lambda task: (task.attained * task.job.gpus,)),
             FairKnown(31_229, 10_423, 2.64, 18.3),
         ),
         "FIFO with backfill": (
-            _fair(lambda task: (task.ask.arrives,)),
+            _make_rule(lambda task: (task.job.arrives,)),
             FairKnown(31_189, 9_237, 4.81, 24.2),
         ),
-        "SRTF": (_fair(lambda task: (task.left,)), FairKnown(30_829, 7_019, 0.71, 0.0)),
+        "SRTF": (_make_rule(lambda task: (task.left,)), FairKnown(30_829, 7_019, 0.71, 0.0)),
     }
 )
 NEAR: Final = 0.06  # of a known figure
@@ -86,37 +89,37 @@ TRACKS: Final = MappingProxyType[str, tuple[Track, ...]](
 )
 
 
-def fairness(options: Options, log: Log) -> Experiment:
+def measure_fairness(options: Options, log: Log) -> Experiment:
     """Who has to wait longer than on a fair part of the cluster alone."""
     experiment = Experiment(name="C", what=f"fairness on {FAIR_GPUS} GPUs")
-    jobs = trace_files.fair_jobs(options.folder)
+    jobs = trace_files.read_fair_jobs(options.folder)
     asks = [job.ask for job in jobs]
     for policy, (rule, known) in FAIR.items() if options.others else ():
         log(f"C: {policy}")
-        measured = fair_figures(rank(asks, [FAIR_GPUS], rule), jobs)
-        experiment.figures += _others(policy, measured, known)
+        measured = compute_fair_figures(run_ranked(asks, [FAIR_GPUS], rule), jobs)
+        experiment.figures += _make_yardstick_figures(policy, measured, known)
     for track, guesses in TRACKS.items() if options.ours else ():
-        log(f"C: {OURS}, {track}")
+        log(f"C: {BURSAR}, {track}")
         runs = [
-            fair_figures(drive_fair(asks, FAIR_GPUS, options.policy, guess), jobs)
+            compute_fair_figures(run_fair(asks, FAIR_GPUS, options.policy, guess), jobs)
             for guess in guesses
         ]
         means = FairFigures(*(mean(list(values)) for values in zip(*runs, strict=True)))
-        experiment.figures += _ours(track, means)
+        experiment.figures += _make_bursar_figures(track, means)
     return experiment
 
 
-def fair_figures(done: list[Task], jobs: Sequence[Fair]) -> FairFigures:
+def compute_fair_figures(done: list[TraceTask], jobs: Sequence[FairJob]) -> FairFigures:
     """What a run has come to."""
     crowd = len(jobs) / FAIR_GPUS
     alone = {job.ask.name: SECOND * job.alone * crowd for job in jobs}
-    rhos = [task.jct / alone[task.ask.name] for task in done]
+    rhos = [task.jct / alone[task.job.name] for task in done]
     return FairFigures(
         makespan=max(task.ended for task in done) / SECOND,
         jct=mean([task.jct / SECOND for task in done]),
         worst=max(rhos),
         unfair=100 * mean([float(rho > UNFAIR) for rho in rhos]),
-        jain=jain([1 / rho for rho in rhos]),
+        jain=compute_jain([1 / rho for rho in rhos]),
         stops=sum(task.stops for task in done),
     )
 
@@ -125,24 +128,26 @@ _WHAT: Final = ("makespan", "average JCT", "worst rho", "unfair", "Jain of 1/rho
 _UNITS: Final = ("s", "s", "", "%", "", "")
 
 
-def _others(policy: str, measured: FairFigures, known: FairKnown) -> list[PolicyFigure]:
-    near = (*(NEAR * one for one in known[:3]), UNFAIR_POINTS)
+def _make_yardstick_figures(
+    policy: str, measured: FairFigures, known: FairKnown
+) -> list[PolicyFigure]:
+    near = (*(NEAR * figure for figure in known[:3]), UNFAIR_POINTS)
     return [
         PolicyFigure(
             load="120 jobs", policy=policy, what=what, value=value, unit=unit,
-            known=told, within=within,
+            known=known_value, within=within,
         )
-        for what, unit, value, told, within in zip_longest(
+        for what, unit, value, known_value, within in zip_longest(
             _WHAT[:5], _UNITS[:5], measured[:5], known, near
         )
     ]  # fmt: skip
 
 
-def _ours(track: str, measured: FairFigures) -> list[PolicyFigure]:
+def _make_bursar_figures(track: str, measured: FairFigures) -> list[PolicyFigure]:
     musts = RECORDS if track == "exact" else ()
     return [
         PolicyFigure(
-            load=track, policy=OURS, what=what, value=value, unit=unit,
+            load=track, policy=BURSAR, what=what, value=value, unit=unit,
             must=None if must is None else Goal(must),
             reach=None if reach is None or reach == inf else Goal(reach),
         )
@@ -152,6 +157,6 @@ def _ours(track: str, measured: FairFigures) -> list[PolicyFigure]:
     ]  # fmt: skip
 
 
-def jain(values: list[float]) -> float:
+def compute_jain(values: list[float]) -> float:
     """How equal values are: 1 if all are the same, 1/n if one has everything."""
     return sum(values) ** 2 / (len(values) * sum(value * value for value in values))

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from bursar.core.scheduling.model.policy import PoolPolicy
 
-OURS: Final = "Bursar"
+BURSAR: Final = "Bursar"
 
 
 class Options(NamedTuple):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from benchmarks.results import Experiment, PolicyFigure
-from benchmarks.traces.options import OURS
+from benchmarks.traces.options import BURSAR
 
 WIDTH: Final = 760
 LABELS: Final = 250  # the width for words at the left
@@ -22,7 +22,7 @@ MINE: Final = "#1f6feb"
 THEIRS: Final = "#9aa5af"
 GOAL: Final = "#c9512c"
 # What is drawn of each experiment beside A.
-SHOWN: Final = {"C": "average JCT", "D": "weighted", "philly-oct": "average"}
+DRAWN: Final = {"C": "average JCT", "D": "weighted", "philly-oct": "average"}
 
 
 class Bar(NamedTuple):
@@ -38,14 +38,14 @@ def draw(experiments: Sequence[Experiment], folder: Path) -> list[Path]:
     """Write what there is to draw; the files."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, drawing in (("packing.svg", _packing), ("queues.svg", _queues)):
+    for name, drawing in (("packing.svg", _draw_packing), ("queues.svg", _draw_queues)):
         if text := drawing(experiments):
             (folder / name).write_text(text, encoding="utf-8")
             written.append(folder / name)
     return written
 
 
-def _packing(experiments: Sequence[Experiment]) -> str:
+def _draw_packing(experiments: Sequence[Experiment]) -> str:
     """Experiment A: what is left idle at 100 % asked for, list by list; less is better."""
     figures = [
         figure
@@ -55,34 +55,39 @@ def _packing(experiments: Sequence[Experiment]) -> str:
         if figure.what == "at 100 % asked for"
     ]
     bars = [
-        Bar(f"{one.load}, {one.policy}", 100 - one.value, one.policy == OURS, _idle(one))
-        for one in figures
+        Bar(
+            f"{figure.load}, {figure.policy}",
+            100 - figure.value,
+            figure.policy == BURSAR,
+            _idle_goal(figure),
+        )
+        for figure in figures
     ]
-    return _svg([("GPUs left idle when 100 % was asked for, % of the cluster", bars)])
+    return _draw_svg([("GPUs left idle when 100 % was asked for, % of the cluster", bars)])
 
 
-def _idle(figure: PolicyFigure) -> float | None:
+def _idle_goal(figure: PolicyFigure) -> float | None:
     return None if figure.must is None else 100 - figure.must.number
 
 
-def _queues(experiments: Sequence[Experiment]) -> str:
+def _draw_queues(experiments: Sequence[Experiment]) -> str:
     """One figure of each of the others, policy by policy."""
     groups = []
     for experiment in experiments:
-        what = SHOWN.get(experiment.name)
+        what = DRAWN.get(experiment.name)
         figures = [figure for figure in experiment.figures if figure.what == what]
         bars = [
-            Bar(f"{one.policy}, {one.load}", one.value, one.policy.startswith(OURS),
-                None if one.must is None else one.must.number)
-            for one in figures
+            Bar(f"{figure.policy}, {figure.load}", figure.value, figure.policy.startswith(BURSAR),
+                None if figure.must is None else figure.must.number)
+            for figure in figures
         ]  # fmt: skip
         if bars:
             unit = figures[0].unit
             groups.append((f"{experiment.name}: {what}, {unit}", bars))
-    return _svg(groups)
+    return _draw_svg(groups)
 
 
-def _svg(groups: Sequence[tuple[str, Sequence[Bar]]]) -> str:
+def _draw_svg(groups: Sequence[tuple[str, Sequence[Bar]]]) -> str:
     """Groups of bars below each other, each group with its own scale; "" of nothing."""
     parts, y = [], 0
     for title, bars in groups:
@@ -92,7 +97,7 @@ def _svg(groups: Sequence[tuple[str, Sequence[Bar]]]) -> str:
         y += HEAD
         most = max(*(bar.value for bar in bars), *(bar.goal or 0.0 for bar in bars), 1e-9)
         for bar in bars:
-            parts.append(_bar(bar, y, (WIDTH - LABELS - 70) / most))
+            parts.append(_draw_bar(bar, y, (WIDTH - LABELS - 70) / most))
             y += ROW
     if not parts:
         return ""
@@ -104,10 +109,10 @@ def _svg(groups: Sequence[tuple[str, Sequence[Bar]]]) -> str:
     )
 
 
-def _bar(bar: Bar, y: int, scale: float) -> str:
+def _draw_bar(bar: Bar, y: int, scale: float) -> str:
     colour = MINE if bar.mine else THEIRS
     width = bar.value * scale
-    told = f"{bar.value:,.0f}" if bar.value >= 1_000 else f"{bar.value:.2f}"
+    label = f"{bar.value:,.0f}" if bar.value >= 1_000 else f"{bar.value:.2f}"
     goal = ""
     if bar.goal is not None:
         x = LABELS + bar.goal * scale
@@ -115,5 +120,5 @@ def _bar(bar: Bar, y: int, scale: float) -> str:
     return (
         f'<text x="{LABELS - 8}" y="{y + 10}" text-anchor="end">{escape(bar.name)}</text>'
         f'<rect x="{LABELS}" y="{y}" width="{width:.1f}" height="{BAR}" rx="2" fill="{colour}"/>'
-        f'<text x="{LABELS + width + 6:.1f}" y="{y + 10}">{told}</text>{goal}'
+        f'<text x="{LABELS + width + 6:.1f}" y="{y + 10}">{label}</text>{goal}'
     )

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 SECOND: Final = 1_000
 
 
-class Ask(NamedTuple):
+class TraceJob(NamedTuple):
     """A job of a trace."""
 
     name: str
@@ -22,14 +22,14 @@ class Ask(NamedTuple):
     tier: int  # 0 is the highest
     arrives: int
     gpus: int
-    runs: int  # how long, when nobody disturbs it
+    runs: int  # run time without a stop
 
 
 @dataclass(slots=True, eq=False)
-class Task:
+class TraceTask:
     """A job under way."""
 
-    ask: Ask
+    job: TraceJob
     left: int  # of its work
     attained: int = 0  # time that it had its GPUs
     delay: int = 0  # before work goes on: what a start costs
@@ -46,12 +46,12 @@ class Task:
     @property
     def jct(self) -> int:
         """From arrival to completion."""
-        return self.ended - self.ask.arrives
+        return self.ended - self.job.arrives
 
     @property
     def waited(self) -> int:
         """All that came on top of its run time."""
-        return self.jct - self.ask.runs
+        return self.jct - self.job.runs
 
     def advance(self, now: int) -> None:
         """Count what it has done since it was looked at last."""
@@ -62,19 +62,19 @@ class Task:
         self.since = now
 
 
-Order = Callable[[Ask], tuple[int, ...]]
-Ranks = Callable[[Task], tuple[int, ...]]
+Order = Callable[[TraceJob], tuple[int, ...]]
+Ranks = Callable[[TraceTask], tuple[int, ...]]
 
 
-def queue(
-    asks: Sequence[Ask], nodes: Sequence[int], order: Order, *, blocks: bool = False
-) -> list[Task]:
+def run_queue(
+    jobs: Sequence[TraceJob], nodes: Sequence[int], order: Order, *, blocks: bool = False
+) -> list[TraceTask]:
     """Start jobs in an order, and never stop one.
 
     A job that finds no room keeps all later ones waiting if it `blocks`; else they overtake it.
     """
-    coming = _latest_first(asks, nodes)
-    line = _Line(list(nodes), order, blocks=blocks)
+    coming = _latest_first(jobs, nodes)
+    line = _Queue(list(nodes), order, blocks=blocks)
     while coming or line.ends:
         moments = [coming[-1].arrives] if coming else []
         moments += [line.ends[0][0]] if line.ends else []
@@ -86,58 +86,58 @@ def queue(
     return line.done
 
 
-class _Line:
+class _Queue:
     """Jobs that wait, by size: of each only the first can be next."""
 
     def __init__(self, free: list[int], order: Order, *, blocks: bool) -> None:
-        self.done: list[Task] = []
-        self.ends: list[tuple[int, int, Task]] = []
+        self.done: list[TraceTask] = []
+        self.ends: list[tuple[int, int, TraceTask]] = []
         self._free = free
         self._order = order
         self._blocks = blocks
-        self._waiting: dict[int, list[tuple[tuple[int, ...], int, Ask]]] = {}
+        self._waiting: dict[int, list[tuple[tuple[int, ...], int, TraceJob]]] = {}
         self._numbers = count()  # of equals, the first comes first
 
-    def add(self, ask: Ask) -> None:
+    def add(self, job: TraceJob) -> None:
         """A job has arrived."""
-        waiting = self._waiting.setdefault(ask.gpus, [])
-        heappush(waiting, (self._order(ask), next(self._numbers), ask))
+        waiting = self._waiting.setdefault(job.gpus, [])
+        heappush(waiting, (self._order(job), next(self._numbers), job))
 
     def end(self, now: int) -> None:
         """Take back the GPUs of what is done."""
         while self.ends and self.ends[0][0] == now:
             task = heappop(self.ends)[2]
             assert task.node is not None
-            self._free[task.node] += task.ask.gpus
+            self._free[task.node] += task.job.gpus
             self.done.append(task)
 
     def start(self, now: int) -> None:
         """Start what comes first, as long as there is room, each on the tightest node."""
-        while (ask := self._next(max(self._free))) is not None:
-            heappop(self._waiting[ask.gpus])
+        while (job := self._next(max(self._free))) is not None:
+            heappop(self._waiting[job.gpus])
             rooms = enumerate(self._free)
-            node = min((room, place) for place, room in rooms if room >= ask.gpus)[1]
-            self._free[node] -= ask.gpus
-            task = Task(ask, ask.runs, node=node, since=now, ended=now + ask.runs)
+            node = min((room, place) for place, room in rooms if room >= job.gpus)[1]
+            self._free[node] -= job.gpus
+            task = TraceTask(job, job.runs, node=node, since=now, ended=now + job.runs)
             heappush(self.ends, (task.ended, next(self._numbers), task))
 
-    def _next(self, most: int) -> Ask | None:
-        """Who is to start where so many GPUs are free together; None if nobody can."""
+    def _next(self, most: int) -> TraceJob | None:
+        """The next job to start on a node with `most` free GPUs; None if no job can."""
         heads = [
             waiting[0]
             for gpus, waiting in self._waiting.items()
             if waiting and (self._blocks or gpus <= most)
         ]
-        ask = min(heads)[2] if heads else None
-        return ask if ask is not None and ask.gpus <= most else None
+        job = min(heads)[2] if heads else None
+        return job if job is not None and job.gpus <= most else None
 
 
-def _latest_first(asks: Sequence[Ask], nodes: Sequence[int]) -> list[Ask]:
+def _latest_first(jobs: Sequence[TraceJob], nodes: Sequence[int]) -> list[TraceJob]:
     """Jobs from the last to the first, to be popped; all of them must be able to run."""
-    most = max((ask.gpus for ask in asks), default=0)
+    most = max((job.gpus for job in jobs), default=0)
     if most > max(nodes):
         raise ValueError(f"a job asks for {most} GPUs, no node has more than {max(nodes)}")
-    return sorted(asks, key=lambda ask: (ask.arrives, ask.name), reverse=True)
+    return sorted(jobs, key=lambda job: (job.arrives, job.name), reverse=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,19 +152,19 @@ class Rule:
 
 
 @dataclass(slots=True)
-class _Pool:
+class _FreeGpus:
     """GPUs in one walk through the jobs by rank: what the better ones have left."""
 
     room: list[int]
-    idle: list[int] = field(default_factory=list)  # used by nobody, not even by worse ones
+    idle: list[int] = field(default_factory=list)  # GPUs in use by no job, not even a worse one
 
-    def keep(self, task: Task) -> bool:
+    def keep(self, task: TraceTask) -> bool:
         """Leave a job where it runs, unless a better one has come there."""
         assert task.node is not None
-        if self.room[task.node] < task.ask.gpus:
-            self.idle[task.node] += task.ask.gpus
+        if self.room[task.node] < task.job.gpus:
+            self.idle[task.node] += task.job.gpus
             return False
-        self.room[task.node] -= task.ask.gpus
+        self.room[task.node] -= task.job.gpus
         return True
 
     def find(self, gpus: int) -> int | None:
@@ -179,12 +179,12 @@ class _Pool:
         return node
 
 
-def rank(asks: Sequence[Ask], nodes: Sequence[int], rule: Rule) -> list[Task]:
+def run_ranked(jobs: Sequence[TraceJob], nodes: Sequence[int], rule: Rule) -> list[TraceTask]:
     """Run the best jobs by rank; worse ones stop for better ones."""
-    coming = _latest_first(asks, nodes)
-    active: list[Task] = []
-    running: list[Task] = []
-    done: list[Task] = []
+    coming = _latest_first(jobs, nodes)
+    active: list[TraceTask] = []
+    running: list[TraceTask] = []
+    done: list[TraceTask] = []
     now = 0
     while coming or active:
         for task in running:
@@ -195,10 +195,10 @@ def rank(asks: Sequence[Ask], nodes: Sequence[int], rule: Rule) -> list[Task]:
                 task.advance(now)
         active = [task for task in active if not task.ended]
         while coming and coming[-1].arrives <= now:
-            ask = coming.pop()
-            active.append(Task(ask, ask.runs, delay=rule.start_cost))
-        running = _choose(active, nodes, rule, now)
-        moments = [task.ends for task in running] + [ask.arrives for ask in coming[-1:]]
+            job = coming.pop()
+            active.append(TraceTask(job, job.runs, delay=rule.start_cost))
+        running = _choose_running(active, nodes, rule, now)
+        moments = [task.ends for task in running] + [job.arrives for job in coming[-1:]]
         if rule.moves and len(running) < len(active):
             now += rule.every
         elif moments:
@@ -206,19 +206,21 @@ def rank(asks: Sequence[Ask], nodes: Sequence[int], rule: Rule) -> list[Task]:
     return done
 
 
-def _choose(active: list[Task], nodes: Sequence[int], rule: Rule, now: int) -> list[Task]:
+def _choose_running(
+    active: list[TraceTask], nodes: Sequence[int], rule: Rule, now: int
+) -> list[TraceTask]:
     """Go through the jobs by rank and let run what fits; the others stop."""
     ranks = rule.ranks
     active.sort(key=ranks)
-    pool = _Pool(list(nodes), list(nodes))
+    pool = _FreeGpus(list(nodes), list(nodes))
     for task in active:
         if task.node is not None:
-            pool.idle[task.node] -= task.ask.gpus
+            pool.idle[task.node] -= task.job.gpus
     chosen = []
     for task in active:
-        was = task.node
-        node = was if was is not None and pool.keep(task) else pool.find(task.ask.gpus)
-        if was is not None and node != was:
+        previous = task.node
+        node = previous if previous is not None and pool.keep(task) else pool.find(task.job.gpus)
+        if previous is not None and node != previous:
             task.stops += 1
             task.delay = rule.restart_cost
         if node is not None:

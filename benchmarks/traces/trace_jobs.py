@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from math import exp
 from typing import Final, NamedTuple
 
-from benchmarks.traces.replay import SECOND, Ask, Task
-from benchmarks.traces.trace_run import GPU, Drive, Told, World
+from benchmarks.traces.replay import SECOND, TraceJob, TraceTask
+from benchmarks.traces.trace_run import GPU, JobRequest, TraceCluster, TraceRun
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.policy import PoolPolicy, Share
 from bursar.core.value import replace
@@ -19,9 +19,9 @@ NODE_GPUS: Final = 8
 MINUTE: Final = 60 * SECOND
 HOUR: Final = 60 * MINUTE
 TIERS: Final = ("enterprise", "paid", "free")
-DOUBLE: Final = 2  # the bound of a user who knows how long a job runs, by that
-LIMIT: Final = 12 * HOUR  # the bound in experiments C and D of one who does not
-MONTHS: Final = 60 * 24 * HOUR  # the same in Philly-Oct
+BOUND_FACTOR: Final = 2  # the bound of a user who knows how long a job runs, by that
+RUN_MAX: Final = 12 * HOUR  # the bound in experiments C and D of one who does not
+MONTH_RUN_MAX: Final = 60 * 24 * HOUR  # the same in Philly-Oct
 PARTS: Final = 1_000  # of a pool, by which shares of tenants are told
 
 
@@ -37,80 +37,90 @@ EXACT: Final = Track()
 BLIND: Final = Track(known=False)
 
 
-def estimates(asks: Sequence[Ask], track: Track) -> dict[str, int | None]:
+def make_estimates(jobs: Sequence[TraceJob], track: Track) -> dict[str, int | None]:
     """What users log how long their jobs run, in milliseconds."""
-    chance = random.Random(track.seed)
-    told: dict[str, int | None] = {}
-    for ask in asks:
-        off = exp(track.sigma * chance.gauss(0, 1)) if track.sigma else 1.0
-        told[ask.name] = max(round(ask.runs * off), 1) if track.known else None
-    return told
+    rng = random.Random(track.seed)
+    estimates: dict[str, int | None] = {}
+    for job in jobs:
+        off = exp(track.sigma * rng.gauss(0, 1)) if track.sigma else 1.0
+        estimates[job.name] = max(round(job.runs * off), 1) if track.known else None
+    return estimates
 
 
-def _bound(estimate: int | None, track: Track, limit: int) -> int:
+def _bound_run(estimate: int | None, track: Track, limit: int) -> int:
     """The bound that users give: double, if they know; the largest usual one, if they do not."""
-    return limit if estimate is None or track.sigma else DOUBLE * estimate
+    return limit if estimate is None or track.sigma else BOUND_FACTOR * estimate
 
 
-def drive_fair(asks: Sequence[Ask], gpus: int, policy: PoolPolicy, track: Track) -> list[Task]:
+def run_fair(
+    jobs: Sequence[TraceJob], gpus: int, policy: PoolPolicy, track: Track
+) -> list[TraceTask]:
     """Experiment C: one user's jobs; a gang's GPUs may lie on different nodes."""
-    told = estimates(asks, track)
+    estimates = make_estimates(jobs, track)
 
-    def tell(ask: Ask) -> Told:
-        estimate = told[ask.name]
-        shape = Shape(types=(GPU,), tasks=ask.gpus)
-        return Told(("paid", "org", "a", "u"), shape, _bound(estimate, track, LIMIT), estimate)
+    def make_request(job: TraceJob) -> JobRequest:
+        estimate = estimates[job.name]
+        shape = Shape(types=(GPU,), tasks=job.gpus)
+        return JobRequest(
+            ("paid", "org", "a", "u"), shape, _bound_run(estimate, track, RUN_MAX), estimate
+        )
 
-    world = World(
+    world = TraceCluster(
         nodes=gpus // NODE_GPUS, node_gpus=NODE_GPUS, start_cost=20 * SECOND,
         restart_cost=20 * SECOND,
     )  # fmt: skip
-    return Drive(asks, world, policy, tell).run()
+    return TraceRun(jobs, world, policy, make_request).run()
 
 
-def drive_tiers(asks: Sequence[Ask], nodes: int, policy: PoolPolicy, track: Track) -> list[Task]:
+def run_tiers(
+    jobs: Sequence[TraceJob], nodes: int, policy: PoolPolicy, track: Track
+) -> list[TraceTask]:
     """Experiment D: each group is an org of its tier; a gang is one task on one node."""
-    told = estimates(asks, track)
+    estimates = make_estimates(jobs, track)
 
-    def tell(ask: Ask) -> Told:
-        estimate = told[ask.name]
-        shape = Shape(types=(GPU,), gpus=ask.gpus)
-        path = TIERS[ask.tier], ask.owner, "a", "u"
-        return Told(path, shape, _bound(estimate, track, LIMIT), estimate)
+    def make_request(job: TraceJob) -> JobRequest:
+        estimate = estimates[job.name]
+        shape = Shape(types=(GPU,), gpus=job.gpus)
+        path = TIERS[job.tier], job.owner, "a", "u"
+        return JobRequest(path, shape, _bound_run(estimate, track, RUN_MAX), estimate)
 
-    world = World(nodes=nodes, node_gpus=NODE_GPUS, stop_cost=5 * SECOND)
-    return Drive(asks, world, policy, tell).run()
+    world = TraceCluster(nodes=nodes, node_gpus=NODE_GPUS, stop_cost=5 * SECOND)
+    return TraceRun(jobs, world, policy, make_request).run()
 
 
-def drive_month(
-    asks: Sequence[Ask], nodes: int, policy: PoolPolicy, track: Track, *, every: int = MINUTE
-) -> list[Task]:
+def run_month(
+    jobs: Sequence[TraceJob], nodes: int, policy: PoolPolicy, track: Track, *, every: int = MINUTE
+) -> list[TraceTask]:
     """Philly-Oct: tenants are orgs of one tier, weighted by what they use; gangs of whole nodes.
 
     Rounds are a minute apart, as for the rules that it is measured by.
     """
-    told = estimates(asks, track)
-    shares = tuple((("paid", vc), Share(weight=part)) for vc, part in parts(asks).items())
+    estimates = make_estimates(jobs, track)
+    shares = tuple((("paid", vc), Share(weight=part)) for vc, part in compute_parts(jobs).items())
 
-    def tell(ask: Ask) -> Told:
-        estimate = told[ask.name]
-        path = "paid", ask.owner, "a", "u"
-        return Told(path, shape_of(ask.gpus), _bound(estimate, track, MONTHS), estimate)
+    def make_request(job: TraceJob) -> JobRequest:
+        estimate = estimates[job.name]
+        path = "paid", job.owner, "a", "u"
+        return JobRequest(
+            path, make_shape(job.gpus), _bound_run(estimate, track, MONTH_RUN_MAX), estimate
+        )
 
-    world = World(nodes=nodes, node_gpus=NODE_GPUS, restart_cost=30 * SECOND, every=every)
-    return Drive(asks, world, replace(policy, shares=(*policy.shares, *shares)), tell).run()
+    world = TraceCluster(nodes=nodes, node_gpus=NODE_GPUS, restart_cost=30 * SECOND, every=every)
+    return TraceRun(
+        jobs, world, replace(policy, shares=(*policy.shares, *shares)), make_request
+    ).run()
 
 
-def parts(asks: Sequence[Ask]) -> dict[str, int]:
+def compute_parts(jobs: Sequence[TraceJob]) -> dict[str, int]:
     """What part of all GPU-time each tenant asks for, in thousandths, at least one."""
-    asked: dict[str, int] = {}
-    for ask in asks:
-        asked[ask.owner] = asked.get(ask.owner, 0) + ask.gpus * ask.runs
-    total = sum(asked.values())
-    return {vc: max(round(PARTS * used / total), 1) for vc, used in sorted(asked.items())}
+    gpu_time: dict[str, int] = {}
+    for job in jobs:
+        gpu_time[job.owner] = gpu_time.get(job.owner, 0) + job.gpus * job.runs
+    total = sum(gpu_time.values())
+    return {vc: max(round(PARTS * used / total), 1) for vc, used in sorted(gpu_time.items())}
 
 
-def shape_of(gpus: int) -> Shape:
+def make_shape(gpus: int) -> Shape:
     """A gang: on one node if it fits there, else on whole nodes, else GPU by GPU."""
     if gpus <= NODE_GPUS:
         return Shape(types=(GPU,), gpus=gpus)

@@ -1,18 +1,18 @@
 """Bursar's own scheduler on the jobs of a trace: experiments C, D and Philly-Oct.
 
-The rounds are those of the service, `carry_out` on a `Cluster`, and what a job tells is what its
-user could have told. Around them is only what a world needs: arrivals, ends, stops. There is no
-ledger (nobody runs out of credits here), which is why this is not the simulator: it is quicker.
+The rounds are those of the service, `carry_out` on a `Cluster`. A job's request has only what its
+user could state. Around the rounds are only arrivals, ends and stops. There is no ledger, because
+no org runs out of credits here; that makes it quicker than the simulator.
 
-A job that is asked to stop saves its work and goes when that is done, not at the end of the grace.
-What it did up to then is kept; the time it takes to save, and to begin anew, is lost.
+A victim saves its work and stops when that is done, not at the end of the grace. Saved work is
+not lost; the time to save it and to start again is.
 """
 
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
-from benchmarks.traces.replay import Ask, Task
+from benchmarks.traces.replay import TraceJob, TraceTask
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, MILLISECOND, Instant
 from bursar.core.money import CREDIT
@@ -30,7 +30,7 @@ PRICES: Final = ((GPU, CREDIT),)  # a GPU-hour is a credit
 END, STOP, ARRIVE, LOOK = range(4)  # what happens first of what happens at once
 
 
-class Told(NamedTuple):
+class JobRequest(NamedTuple):
     """What a user says of a job: whose it is, what it needs, how long it runs; in milliseconds."""
 
     path: Path
@@ -39,7 +39,7 @@ class Told(NamedTuple):
     estimate: int | None = None  # what it expects to need, if it says so
 
 
-class World(NamedTuple):
+class TraceCluster(NamedTuple):
     """Where a trace is run: nodes, and what starting and stopping costs, in milliseconds."""
 
     nodes: int
@@ -50,31 +50,35 @@ class World(NamedTuple):
     every: int = 1  # rounds are at multiples of this
 
 
-class Drive:
+class TraceRun:
     """One run of a trace."""
 
     def __init__(
-        self, asks: Sequence[Ask], world: World, policy: PoolPolicy, tell: Callable[[Ask], Told]
+        self,
+        jobs: Sequence[TraceJob],
+        world: TraceCluster,
+        policy: PoolPolicy,
+        make_request: Callable[[TraceJob], JobRequest],
     ) -> None:
         self.world = world
         self.cluster = Cluster(policy, T0)
-        self.done: list[Task] = []
+        self.done: list[TraceTask] = []
         self.rounds = 0
         self._scheduler = Bursar()
-        self._tell = tell
-        self._told: dict[str, Told] = {}
+        self._make_request = make_request
+        self._requests: dict[str, JobRequest] = {}
         self._jobs: dict[str, Job] = {}
-        self._tasks = {ask.name: Task(ask, ask.runs, delay=world.start_cost) for ask in asks}
+        self._tasks = {job.name: TraceTask(job, job.runs, delay=world.start_cost) for job in jobs}
         self._attempts = dict.fromkeys(self._tasks, 0)
-        self._asked: dict[str, int] = {}  # when a job was asked to stop
-        self._heap = [(ask.arrives, ARRIVE, ask.name, 0) for ask in asks]
+        self._stop_requested_at: dict[str, int] = {}  # when a job was asked to stop
+        self._heap = [(job.arrives, ARRIVE, job.name, 0) for job in jobs]
         self._round_at: int | None = None
         heapify(self._heap)
         for place in range(world.nodes):
             name = NodeId(f"n{place:04}")
             self.cluster.add_node(Node(id=name, gpu_type=GPU, gpus=world.node_gpus))
 
-    def run(self) -> list[Task]:
+    def run(self) -> list[TraceTask]:
         """Live through everything; the jobs in the order in which they ended."""
         while len(self.done) < len(self._tasks):
             now = self._heap[0][0]
@@ -82,21 +86,21 @@ class Drive:
             due = False
             while self._heap and self._heap[0][0] == now:
                 _, what, name, attempt = heappop(self._heap)
-                due = self._happen(what, name, attempt, now) or due
+                due = self._handle_event(what, name, attempt, now) or due
             if due:
                 self._round(now)
         return self.done
 
     # ----------------------------------------------------------------------- events
 
-    def _happen(self, what: int, name: str, attempt: int, now: int) -> bool:
+    def _handle_event(self, what: int, name: str, attempt: int, now: int) -> bool:
         """Let an event happen; whether there is a round at once."""
         if what == LOOK:
             due = self._round_at == now
             self._round_at = None if due else self._round_at
             return due
         if what == ARRIVE:
-            self._arrive(self._tasks[name].ask, now)
+            self._arrive(self._tasks[name].job, now)
         elif attempt != self._attempts[name]:
             return False
         elif what == STOP:
@@ -104,9 +108,9 @@ class Drive:
             return True
         else:
             self._end(self._tasks[name], now)
-        return self._look_at(now, now)
+        return self._schedule_round(now, now)
 
-    def _look_at(self, at: int, now: int) -> bool:
+    def _schedule_round(self, at: int, now: int) -> bool:
         """See to a round at that time or the next possible one; whether that is now."""
         at = -(-at // self.world.every) * self.world.every
         if at <= now:
@@ -116,45 +120,45 @@ class Drive:
             heappush(self._heap, (at, LOOK, "", 0))
         return False
 
-    def _arrive(self, ask: Ask, now: int) -> None:
-        told = self._told[ask.name] = self._tell(ask)
+    def _arrive(self, trace_job: TraceJob, now: int) -> None:
+        request = self._requests[trace_job.name] = self._make_request(trace_job)
         cost = self.world.start_cost
-        job = self._jobs[ask.name] = Job(
-            id=JobId(ask.name), shape=told.shape, path=told.path, prices=PRICES,
-            run_max=(told.run_max + cost) * MILLISECOND, queued_at=_instant(now),
-            estimate=None if told.estimate is None else (told.estimate + cost) * MILLISECOND,
+        job = self._jobs[trace_job.name] = Job(
+            id=JobId(trace_job.name), shape=request.shape, path=request.path, prices=PRICES,
+            run_max=(request.run_max + cost) * MILLISECOND, queued_at=_instant(now),
+            estimate=None if request.estimate is None else (request.estimate + cost) * MILLISECOND,
             checkpoint_every=MILLISECOND,
             checkpoint_cost=(self.world.stop_cost + self.world.restart_cost) * MILLISECOND,
         )  # fmt: skip
         self.cluster.enqueue(job)
 
-    def _end(self, task: Task, now: int) -> None:
-        self.cluster.remove_running(JobId(task.ask.name))
+    def _end(self, task: TraceTask, now: int) -> None:
+        self.cluster.remove_running(JobId(task.job.name))
         task.advance(now)
         task.ended = now
-        self._attempts[task.ask.name] += 1
+        self._attempts[task.job.name] += 1
         self.done.append(task)
 
-    def _stop(self, task: Task, now: int) -> None:
+    def _stop(self, task: TraceTask, now: int) -> None:
         """A job has saved its work, leaves its GPUs and waits again."""
-        name, world = task.ask.name, self.world
+        name, world = task.job.name, self.world
         self.cluster.remove_running(JobId(name))
         self._attempts[name] += 1
-        had, asked = task.left, self._asked.pop(name)
-        task.advance(asked)
-        task.attained += now - asked
+        work_before, requested_at = task.left, self._stop_requested_at.pop(name)
+        task.advance(requested_at)
+        task.attained += now - requested_at
         task.stops += 1
         task.delay = world.restart_cost
-        job, told = self._jobs[name], self._told[name]
-        kept = (had - task.left) * MILLISECOND
-        worked = task.ask.runs - task.left
-        estimate = None if told.estimate is None else max(told.estimate - worked, 1)
+        job, request = self._jobs[name], self._requests[name]
+        saved_time = (work_before - task.left) * MILLISECOND
+        worked = task.job.runs - task.left
+        estimate = None if request.estimate is None else max(request.estimate - worked, 1)
         job = self._jobs[name] = replace(
             job,
-            run_max=max(told.run_max - worked + world.restart_cost, 1) * MILLISECOND,
+            run_max=max(request.run_max - worked + world.restart_cost, 1) * MILLISECOND,
             estimate=None if estimate is None else (estimate + world.restart_cost) * MILLISECOND,
             preemptions=task.stops, stopped_at=_instant(now),
-            attained=job.attained + job.price_of(GPU, kept),
+            attained=job.attained + job.price_of(GPU, saved_time),
         )  # fmt: skip
         self.cluster.enqueue(job)
 
@@ -167,15 +171,15 @@ class Drive:
             if isinstance(decision, Start):
                 self._start(self._tasks[decision.job], now)
             elif isinstance(decision, Preempt):
-                self._asked[decision.job] = now
+                self._stop_requested_at[decision.job] = now
                 stops = min(now + self.world.stop_cost, _ms(decision.stops_at))
                 heappush(self._heap, (stops, STOP, decision.job, self._attempts[decision.job]))
         if (look := self._scheduler.look_again(self.cluster, at)) is not None:
-            self._look_at(max(_ms(look), now + 1), now)
+            self._schedule_round(max(_ms(look), now + 1), now)
 
-    def _start(self, task: Task, now: int) -> None:
+    def _start(self, task: TraceTask, now: int) -> None:
         task.since = now
-        heappush(self._heap, (task.ends, END, task.ask.name, self._attempts[task.ask.name]))
+        heappush(self._heap, (task.ends, END, task.job.name, self._attempts[task.job.name]))
 
 
 def _instant(ms: int) -> Instant:

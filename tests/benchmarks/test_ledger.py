@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from benchmarks import ledger as bench
 from benchmarks.__main__ import app
 from benchmarks.ledger import LOADS, LedgerResults, measure
-from benchmarks.ledger.callers import STEPS, Nobody, Works, latency, peak
+from benchmarks.ledger.callers import STEPS, NullLedger, UnitSource, measure_latency, measure_peak
 from benchmarks.ledger.orgs import make_orgs
 from benchmarks.ledger.sizes import SPREAD, LedgerSizes
-from benchmarks.ledger.throughput import Working
+from benchmarks.ledger.throughput import LedgerWorkload
 from benchmarks.results import Figure, Load, is_clean
 from bursar.core.ledger.commands import Command
 from bursar.service.database import Database, ScratchDatabase, scratch_database
@@ -139,8 +139,8 @@ def test_a_load_whose_books_do_not_add_up_has_failed(
 ) -> None:
     """A fast wrong answer counts as zero."""
     load = Load(name="L-hot", what="")
-    working = Working(load, database, TINY, log)
-    found = working.peak(make_orgs(database, 2, SPREAD), SPREAD, callers=4)
+    working = LedgerWorkload(load, database, TINY, log)
+    found = working.measure_peak(make_orgs(database, 2, SPREAD), SPREAD, callers=4)
     working.check()
     assert [] == load.problems, "before the damage"
 
@@ -161,8 +161,8 @@ def test_a_load_whose_books_do_not_add_up_has_failed(
 def test_processes_are_counted_once_all_are_warm(database: ScratchDatabase) -> None:
     """Each under keys of its own, on the same orgs; what is answered is stored."""
     load = Load(name="L-spread", what="")
-    working = Working(load, database, TINY, log)
-    found = working.peak_of_processes(make_orgs(database, 2, SPREAD), SPREAD, callers=4)
+    working = LedgerWorkload(load, database, TINY, log)
+    found = working.measure_processes(make_orgs(database, 2, SPREAD), SPREAD, callers=4)
     working.check()
     assert [] == load.problems
 
@@ -226,7 +226,7 @@ class Desk:
         return answer
 
 
-class Listener(Nobody):
+class Listener(NullLedger):
     """Answers everything with nothing, and writes down what was asked."""
 
     def __init__(self) -> None:
@@ -241,7 +241,7 @@ class Listener(Nobody):
 def test_callers_ask_all_steps_of_a_unit_in_order_under_keys_of_their_own() -> None:
     listener = Listener()
 
-    found = peak(listener, Works("w", ["org"], 3), callers=1, seconds=0.05)
+    found = measure_peak(listener, UnitSource("w", ["org"], 3), callers=1, seconds=0.05)
     listener.close()
 
     assert len(listener.asked) == found.commands == len(set(listener.asked))
@@ -251,7 +251,7 @@ def test_callers_ask_all_steps_of_a_unit_in_order_under_keys_of_their_own() -> N
 
 def test_a_late_answer_counts_from_when_its_command_was_due() -> None:
     """Not from when it could be asked at last: the others were due while the first took long."""
-    told = latency(Desk(late_s=0.4), Works("w", ["org"], 3), rate=500, seconds=0.2)
+    told = measure_latency(Desk(late_s=0.4), UnitSource("w", ["org"], 3), rate=500, seconds=0.2)
 
     assert 0 == told.dropped
     assert told.ms(0.5) > 100, "half of them waited for the first"
@@ -262,7 +262,7 @@ def test_what_is_turned_away_is_counted(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("benchmarks.ledger.callers.LAST_ANSWERS_S", 0.1)
     desk = Desk(busy_after=7)
 
-    told = latency(desk, Works("w", ["org"], 3), rate=500, seconds=0.2)
+    told = measure_latency(desk, UnitSource("w", ["org"], 3), rate=500, seconds=0.2)
 
     assert 7 == len(told.times) == len(desk.asked)
     assert told.dropped > 0

@@ -11,11 +11,11 @@ from benchmarks import schedule as bench
 from benchmarks.__main__ import app
 from benchmarks.results import Figure, Load
 from benchmarks.schedule import LOADS, core, loads, measure
-from benchmarks.schedule.checker import Pool, Watch, starts_of
-from benchmarks.schedule.loads import T0, job, path, shape
-from benchmarks.schedule.naive import Naive
+from benchmarks.schedule.checker import GpuChecker, MeasuredPool, find_starts
+from benchmarks.schedule.loads import T0, make_job, make_path, make_shape
+from benchmarks.schedule.naive import NaivePlanner
 from benchmarks.schedule.sizes import FULL, QUICK
-from benchmarks.schedule.streams import Ours, Theirs, drive
+from benchmarks.schedule.streams import BursarScheduler, NaiveScheduler, run_streams
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import SECOND, Instant
 from bursar.core.scheduling.decisions import Plan, Preempt, Start
@@ -142,12 +142,12 @@ def test_a_load_that_was_decided_wrongly_has_failed(
 
 def test_starts_where_nothing_should_start_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a pool that is not as full as it should be."""
-    deep, array, steady = loads.deep, loads.array, loads.steady
+    deep, array, steady = loads.make_deep_queue, loads.make_array, loads.make_steady
 
     def with_room(make: Callable[..., Any]) -> Callable[..., Any]:
         def made(*given: Any, **more: Any) -> Any:
             snapshot = make(*given, **more)
-            waiting = snapshot.waiting or (job("w", path("queue0"), shape()),)
+            waiting = snapshot.waiting or (make_job("w", make_path("queue0"), make_shape()),)
             return replace(snapshot, running=snapshot.running[1:], waiting=waiting)
 
         return made
@@ -160,11 +160,11 @@ def test_starts_where_nothing_should_start_are_seen(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_gang_that_gets_what_it_may_not_ask_for_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    reclaiming = loads.reclaiming
+    reclaiming = loads.make_reclaim
     monkeypatch.setattr(
         loads,
         "reclaiming",
-        lambda count, asks, of, kept: reclaiming(count, asks, of, kept=kept - 1),
+        lambda count, asks, of, kept: reclaiming(count, asks, of, protected=kept - 1),
     )
     [load] = measure(QUICK, ["kai-negative"], log)
 
@@ -179,7 +179,7 @@ def test_a_second_look_that_decides_something_is_seen(monkeypatch: pytest.Monkey
         lambda cluster, now: with_decisions(next(plans))(cluster, now),
     )
     told = Load(name="kai-fill", what="")
-    core._fill(loads.filling(2, 0), told)
+    core._measure_fill(loads.make_fill(2, 0), told)
 
     assert ["15 of 16 jobs start", "a second look decides something"] == told.problems
 
@@ -192,7 +192,7 @@ def test_one_victim_too_many_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     changed = with_decisions(lambda all_of: [more, *all_of] if len(all_of) > 1 else all_of)
     monkeypatch.setattr("benchmarks.schedule.checker.make_plan", changed)
     told = Load(name="kai-reclaim", what="")
-    core._reclaim(loads.reclaiming(2, 1, shape()), told)
+    core._measure_reclaim(loads.make_reclaim(2, 1, make_shape()), told)
 
     assert ["2 leave for 1 of 1 jobs"] == told.problems
 
@@ -202,31 +202,31 @@ def test_victims_that_left_for_nobody_are_seen(monkeypatch: pytest.MonkeyPatch) 
     kept = with_decisions(lambda all_of: [one for one in all_of if not isinstance(one, Start)])
     monkeypatch.setattr("benchmarks.schedule.checker.make_plan", kept)
     told = Load(name="kai-reclaim", what="")
-    core._reclaim(loads.reclaiming(2, 1, shape()), told)
+    core._measure_reclaim(loads.make_reclaim(2, 1, make_shape()), told)
 
     assert ["0 of 1 jobs start once the victims have left"] == told.problems
 
 
 def test_whoever_makes_room_in_the_streams_runs_again_from_the_beginning() -> None:
     """At once, and the one it was asked for starts in its place."""
-    load = loads.reclaiming(1, 0, shape())
-    pool = Pool(replace(load, running=()))
+    load = loads.make_reclaim(1, 0, make_shape())
+    pool = MeasuredPool(replace(load, running=()))
     borrowers = [(T0, replace(one.job, queued_at=T0), 10 * SECOND) for one in load.running]
-    owner = job("ask", path("entitled"), shape(), queued_at=T0 + SECOND)
+    owner = make_job("ask", make_path("entitled"), make_shape(), queued_at=T0 + SECOND)
 
-    went = drive(Ours(pool), [*borrowers, (T0 + SECOND, owner, 2 * SECOND)])
+    went = run_streams(BursarScheduler(pool), [*borrowers, (T0 + SECOND, owner, 2 * SECOND)])
 
     assert (9, 1, 13.0) == (went.ended, went.stopped, went.makespan_s)
     assert {0: 0.0} == went.waits_s
-    assert [] == pool.watch.problems
+    assert [] == pool.checker.problems
 
 
 # ----------------------------------------------------------------------- those who look on
 
 
 def test_the_watch_sees_a_gpu_that_is_given_away_twice() -> None:
-    snapshot = loads.filling(1, 0)
-    watch = Watch(snapshot)
+    snapshot = loads.make_fill(1, 0)
+    watch = GpuChecker(snapshot)
     first, second, *_ = snapshot.waiting
     piece = Piece(NodeId("n00000"), (3,), 1)
 
@@ -237,8 +237,8 @@ def test_the_watch_sees_a_gpu_that_is_given_away_twice() -> None:
 
 
 def test_the_watch_sees_a_job_that_runs_twice_or_lacks_gpus() -> None:
-    watch = Watch(loads.filling(1, 0))
-    gang = job("gang", path("team"), shape(2))
+    watch = GpuChecker(loads.make_fill(1, 0))
+    gang = make_job("gang", make_path("team"), make_shape(2))
 
     watch.start(gang, (Piece(NodeId("n00000"), (0,), 1),))
     watch.start(gang, (Piece(NodeId("n00000"), (1, 2), 1),))
@@ -247,25 +247,25 @@ def test_the_watch_sees_a_job_that_runs_twice_or_lacks_gpus() -> None:
 
 
 def test_the_watch_sees_a_ceiling_that_is_passed() -> None:
-    watch = Watch(loads.filling(1, 1))
-    hopeless = job("z", path("zero"), shape())
+    watch = GpuChecker(loads.make_fill(1, 1))
+    hopeless = make_job("z", make_path("zero"), make_shape())
 
     watch.start(hopeless, (Piece(NodeId("n00000"), (0,), 1),))
-    watch.look()
+    watch.check_ceilings()
     assert ["paid/zero has 1 GPUs of 0"] == watch.problems
 
     watch.end(hopeless.id)
-    watch.look()
+    watch.check_ceilings()
     assert (1, 0) == (len(watch.problems), watch.gpus)
 
 
 def test_what_the_planner_starts_is_what_the_watch_counts() -> None:
-    pool = Pool(loads.filling(2, 3))
+    pool = MeasuredPool(loads.make_fill(2, 3))
     plan = pool.round(T0)
 
-    assert 16 == len(starts_of(plan)) == pool.watch.gpus
-    pool.end(starts_of(plan)[0].job)
-    assert 15 == pool.watch.gpus
+    assert 16 == len(find_starts(plan)) == pool.checker.gpus
+    pool.end(find_starts(plan)[0].job)
+    assert 15 == pool.checker.gpus
 
 
 # ----------------------------------------------------------------------- the yardstick
@@ -273,10 +273,12 @@ def test_what_the_planner_starts_is_what_the_watch_counts() -> None:
 
 def test_the_yardstick_starts_what_fits_by_class_and_age() -> None:
     """The first nodes that take all tasks; whoever does not fit waits."""
-    snapshot = loads.pods(1, 16)
-    urgent = replace(job("urgent", path("team"), shape(9)), priority_class=1)
-    naive = Naive(replace(snapshot, waiting=(*snapshot.waiting, urgent)))
-    naive.waiting.append(job("small", path("team"), shape(1, 8), queued_at=T0 + SECOND))
+    snapshot = loads.make_pods(1, 16)
+    urgent = replace(make_job("urgent", make_path("team"), make_shape(9)), priority_class=1)
+    naive = NaivePlanner(replace(snapshot, waiting=(*snapshot.waiting, urgent)))
+    naive.waiting.append(
+        make_job("small", make_path("team"), make_shape(1, 8), queued_at=T0 + SECOND)
+    )
 
     assert ["urgent"] == [one.id for one in naive.round()]
     assert [0, 7] == naive.free
@@ -286,22 +288,24 @@ def test_the_yardstick_starts_what_fits_by_class_and_age() -> None:
 
 
 def test_the_yardstick_knows_ceilings_and_what_is_lent() -> None:
-    naive = Naive(loads.filling(1, 2))
+    naive = NaivePlanner(loads.make_fill(1, 2))
     assert 8 == len(naive.round())
     assert ["z000000", "z000001"] == [one.id for one in naive.waiting]
 
-    taken = Naive(loads.filling(1, 1))
+    taken = NaivePlanner(loads.make_fill(1, 1))
     taken.waiting.reverse()
     assert "z000000" not in {one.id for one in taken.round()}
 
-    lent = loads.reclaiming(2, 1, shape(2, 8))
-    assert 0 == len(Naive(lent).round())
-    assert 1 == len(Naive(lent, core.LENT).round())
+    lent = loads.make_reclaim(2, 1, make_shape(2, 8))
+    assert 0 == len(NaivePlanner(lent).round())
+    assert 1 == len(NaivePlanner(lent, core.BORROWER).round())
 
 
 def test_the_yardstick_runs_the_streams_to_their_end() -> None:
     load = QUICK.baseline
-    went = drive(Theirs(Naive(loads.groups(load))), loads.arrivals(load))
+    went = run_streams(
+        NaiveScheduler(NaivePlanner(loads.make_groups(load))), loads.list_arrivals(load)
+    )
 
     assert load.jobs == went.ended
     assert went.makespan_s >= load.ideal_s
@@ -315,7 +319,7 @@ def test_the_loads_are_as_large_as_published() -> None:
     told = [(one.jobs, one.gpus, round(one.ideal_s)) for one in (FULL.baseline, FULL.large)]
 
     assert [(15_000, 600, 66), (50_000, 20_000, 4)] == told
-    shares = dict(loads.groups(FULL.baseline).policy.shares)
+    shares = dict(loads.make_groups(FULL.baseline).policy.shares)
     group, queue = shares["paid", "group04"], shares["paid", "group04", "queue005"]
     assert (((ANY_TYPE, 120),), ((ANY_TYPE, 120),)) == (group.floor, group.ceiling)
     assert (((ANY_TYPE, 20),), ((ANY_TYPE, 100),)) == (queue.floor, queue.ceiling)
@@ -381,4 +385,4 @@ def test_a_start_is_a_start() -> None:
     leave = Preempt(job=JobId("b"), wanted_by=JobId("a"), right="floor", lost=0, stops_at=T0)
 
     plan = Plan(at=T0, decisions=(leave, start), waits=(), complete=True, steps=0)
-    assert [start] == starts_of(plan)
+    assert [start] == find_starts(plan)

@@ -15,16 +15,16 @@ from benchmarks.schedule import loads
 from benchmarks.schedule.durable import LOADS, idle, measure
 from benchmarks.schedule.durable import deployment as worlds
 from benchmarks.schedule.durable.deployment import (
-    Late,
-    Setting,
-    World,
-    deployed,
-    nodes_of,
-    placed_in,
+    Deployment,
+    LoadSetup,
+    LoadTimeout,
+    deploy,
+    insert_root_account,
+    simulate_nodes,
 )
-from benchmarks.schedule.durable.measurements import setting_of
-from benchmarks.schedule.durable.nodes import FOREVER, Nodes
-from benchmarks.schedule.loads import job, path, shape
+from benchmarks.schedule.durable.measurements import make_setup
+from benchmarks.schedule.durable.nodes import FOREVER, SimulatedNodes
+from benchmarks.schedule.loads import make_job, make_path, make_shape
 from benchmarks.schedule.sizes import QUICK
 from bursar.core.dispatch.reports import LeaseOrder, LeaseOrders
 from bursar.core.ids import JobId, NodeId
@@ -84,33 +84,33 @@ def test_machines_and_people_get_every_load(
 # ----------------------------------------------------------------------- what is wrong is seen
 
 
-TWO = tuple(job(f"j{number}", path("team"), shape()) for number in range(2))
-SETTING = setting_of(loads.pods(8, 1), TWO)
+TWO = tuple(make_job(f"j{number}", make_path("team"), make_shape()) for number in range(2))
+SETTING = make_setup(loads.make_pods(8, 1), TWO)
 
 
 @pytest.fixture
-def world(server: Database) -> Iterator[World]:
+def world(server: Database) -> Iterator[Deployment]:
     """A deployment with one node of eight GPUs, which is silent."""
-    with deployed(server, SETTING) as found:
+    with deploy(server, SETTING) as found:
         yield found
 
 
-def run(world: World, *jobs: Job) -> Nodes:
+def run(world: Deployment, *jobs: Job) -> SimulatedNodes:
     """Nodes that have run these jobs to their end."""
     world.submit([(0.0, one) for one in jobs], 0.0)
-    with nodes_of(world, SETTING, lambda _: 0) as nodes:
+    with simulate_nodes(world, SETTING, lambda _: 0) as nodes:
         world.await_all("succeeded", len(jobs))
     return nodes
 
 
-def problems(world: World) -> list[str]:
+def problems(world: Deployment) -> list[str]:
     """What a check finds."""
     load = Load(name="", what="")
     world.check(load)
     return load.problems
 
 
-def test_a_job_that_has_not_run_is_seen(world: World) -> None:
+def test_a_job_that_has_not_run_is_seen(world: Deployment) -> None:
     """Unless it is one that cannot."""
     run(world, TWO[0])
     assert [] == problems(world)
@@ -122,7 +122,7 @@ def test_a_job_that_has_not_run_is_seen(world: World) -> None:
     assert [] == load.problems
 
 
-def test_a_job_that_has_ended_twice_is_seen(world: World) -> None:
+def test_a_job_that_has_ended_twice_is_seen(world: Deployment) -> None:
     """Two attempts cannot both have come to the job's own end."""
     run(world, TWO[0])
     world.connection.execute(
@@ -138,7 +138,7 @@ def test_a_job_that_has_ended_twice_is_seen(world: World) -> None:
     assert "team j0: succeeded, 2 ends" in problems(world)
 
 
-def test_books_that_do_not_add_up_are_seen(world: World) -> None:
+def test_books_that_do_not_add_up_are_seen(world: Deployment) -> None:
     """Although all jobs have run."""
     run(world, *TWO)
     world.connection.execute("update grants set available = available - 1, held = held + 1")
@@ -146,19 +146,19 @@ def test_books_that_do_not_add_up_are_seen(world: World) -> None:
     assert problems(world)
 
 
-def test_a_submission_that_was_refused_is_seen(world: World) -> None:
+def test_a_submission_that_was_refused_is_seen(world: Deployment) -> None:
     """Whether the rules log no or the ledger fails."""
-    world.submit_one_by_one([job("j9", path("team", "nobody"), shape())], 1)
-    world.submit_one_by_one([job("j8", path("strangers"), shape())], 1)
+    world.submit_one_by_one([make_job("j9", make_path("team", "nobody"), make_shape())], 1)
+    world.submit_one_by_one([make_job("j8", make_path("strangers"), make_shape())], 1)
 
     refused, failed = problems(world)
     assert refused.startswith("refused: ")
     assert failed.startswith("failed: OrgUnknown")
 
 
-def test_a_gpu_that_is_given_away_twice_is_seen(world: World) -> None:
+def test_a_gpu_that_is_given_away_twice_is_seen(world: Deployment) -> None:
     """By the node itself."""
-    nodes = nodes_of(world, SETTING, lambda _: FOREVER)
+    nodes = simulate_nodes(world, SETTING, lambda _: FOREVER)
     machine = nodes._machines[N0]
     first, second = (_order(fence, gpus) for fence, gpus in ((1, (0, 1)), (2, (1, 2))))
     nodes._begin(machine, first, FOREVER, 0)
@@ -168,19 +168,19 @@ def test_a_gpu_that_is_given_away_twice_is_seen(world: World) -> None:
     assert ["GPU 1 of n00000 was given away twice"] == nodes.problems
 
 
-def test_a_lease_that_is_lost_is_seen(world: World) -> None:
+def test_a_lease_that_is_lost_is_seen(world: Deployment) -> None:
     """Because it was not renewed, or because another answer came without it."""
-    nodes = nodes_of(world, SETTING, lambda _: FOREVER)
+    nodes = simulate_nodes(world, SETTING, lambda _: FOREVER)
     machine = nodes._machines[N0]
     nodes._begin(machine, _order(1, (0,)), 5, 0)
     nodes._end(machine, 1, 5)
     assert ["lease 1 was not renewed in time"] == nodes.problems
 
     nodes._begin(machine, _order(2, (1,)), FOREVER, 5)
-    machine.waiting = nodes._told(machine, 6)
-    nodes._answered(machine, LeaseOrders(node=N0, boot=1, n=1, at=6))
+    machine.report = nodes._make_report(machine, 6)
+    nodes._handle_answer(machine, LeaseOrders(node=N0, boot=1, n=1, at=6))
     assert "lease 2 was lost while its job ran" == nodes.problems[-1]
-    nodes._answered(machine, None)
+    nodes._handle_answer(machine, None)
     assert "a report of n00000 was not taken" == nodes.problems[-1]
 
 
@@ -193,27 +193,30 @@ def _order(fence: int, gpus: tuple[int, ...]) -> LeaseOrder:
 
 def test_whoever_makes_room_runs_again(server: Database) -> None:
     """A lender's GPU is given back, and the borrower's job ends once all the same (M3)."""
-    lent = loads.reclaiming(1, 1, shape())
+    lent = loads.make_reclaim(1, 1, make_shape())
     borrowers = [replace(one.job, queued_at=0) for one in lent.running]
-    setting = setting_of(lent, [*borrowers, *lent.waiting])
-    with deployed(server, setting) as world, nodes_of(world, setting, lambda _: FOREVER) as nodes:
+    setting = make_setup(lent, [*borrowers, *lent.waiting])
+    with (
+        deploy(server, setting) as world,
+        simulate_nodes(world, setting, lambda _: FOREVER) as nodes,
+    ):
         world.submit([(0.0, one) for one in borrowers], 0.0)
         world.await_all("running", 8)
         world.submit([(0.0, one) for one in lent.waiting], 0.0)
-        nodes.await_begun(9)
+        nodes.await_starts(9)
         nodes.end_all()
         world.await_all("succeeded", 9)
         assert [] == problems(world)
-    assert (1, []) == (nodes.stopped, nodes.problems)
+    assert (1, []) == (nodes.preemptions, nodes.problems)
 
 
 def test_a_load_that_does_not_come_to_its_end_says_how_far_it_got(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worlds, "PATIENCE_S", 0.0)
     world.submit([(0.0, one) for one in TWO], 0.0)
 
-    with pytest.raises(Late, match=r"2 jobs running; \{'queued': 2\}"):
+    with pytest.raises(LoadTimeout, match=r"2 jobs running; \{'queued': 2\}"):
         world.await_all("running", 2)
 
 
@@ -222,24 +225,27 @@ def test_a_load_that_does_not_come_to_its_end_says_how_far_it_got(
 
 def test_shares_stand_where_pools_look_for_them() -> None:
     """The account of a queue is below its org's own."""
-    snapshot = loads.groups(QUICK.baseline)
-    found = [path for path, _ in placed_in(snapshot.policy).shares]
+    snapshot = loads.make_groups(QUICK.baseline)
+    found = [path for path, _ in insert_root_account(snapshot.policy).shares]
 
     assert [("paid", "group00"), ("paid", "group00", "org", "queue000")] == found[:2]
     assert len(snapshot.policy.shares) == len(found)
 
 
 def test_orgs_have_the_accounts_of_their_jobs() -> None:
-    jobs = [job("a", path("x", "one"), shape()), job("b", path("y", "two"), shape())]
-    jobs.append(job("c", path("x", "three"), shape()))
+    jobs = [
+        make_job("a", make_path("x", "one"), make_shape()),
+        make_job("b", make_path("y", "two"), make_shape()),
+    ]
+    jobs.append(make_job("c", make_path("x", "three"), make_shape()))
 
-    told = setting_of(loads.pods(1, 1), jobs)
-    assert Setting(loads.pods(1, 1), {"x": ("one", "three"), "y": ("two",)}) == told
+    told = make_setup(loads.make_pods(1, 1), jobs)
+    assert LoadSetup(loads.make_pods(1, 1), {"x": ("one", "three"), "y": ("two",)}) == told
 
 
 def test_the_slow_end_of_some_spans() -> None:
     """The middle one, and the one that one in a hundred is slower than."""
-    middle, slow = idle.figures([number / 1_000 for number in range(200, 0, -1)])
+    middle, slow = idle.make_figures([number / 1_000 for number in range(200, 0, -1)])
 
     assert (101, 199) == (round(middle.value), round(slow.value))
     assert (None, True) == (middle.met, slow.met)
@@ -268,7 +274,7 @@ def test_the_exit_status_says_whether_all_came_out_right(
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [(KeyboardInterrupt(), 130), (Late("not reached"), 2)]
+    ("error", "status"), [(KeyboardInterrupt(), 130), (LoadTimeout("not reached"), 2)]
 )
 def test_a_measurement_may_not_come_to_its_end(
     error: BaseException, status: int, monkeypatch: pytest.MonkeyPatch

@@ -18,35 +18,35 @@ from benchmarks.__main__ import app
 from benchmarks.results import Experiment, Goal, PolicyFigure, experiments_as_object
 from benchmarks.table import summarize_goals
 from benchmarks.traces import fairness, philly, plots, tiers, trace_files
-from benchmarks.traces.bursar_placement import Placing, pack_ours
-from benchmarks.traces.options import OURS, Options, percentile
-from benchmarks.traces.packing import (
+from benchmarks.traces.bursar_placement import PlacementRun, pack_with_bursar
+from benchmarks.traces.options import BURSAR, Options, percentile
+from benchmarks.traces.packers import (
     MILLI,
     BestFit,
     Curve,
     Fgd,
-    Fleet,
     Host,
+    PackedCluster,
     Packer,
     Pod,
-    capacity,
+    count_capacity,
+    find_typical,
     pack,
-    shuffled,
-    typical_of,
+    shuffle,
 )
-from benchmarks.traces.replay import SECOND, Ask, Rule, Task, queue, rank
+from benchmarks.traces.replay import SECOND, Rule, TraceJob, TraceTask, run_queue, run_ranked
 from benchmarks.traces.trace_jobs import (
     BLIND,
     EXACT,
     Track,
-    drive_fair,
-    drive_month,
-    drive_tiers,
-    estimates,
-    parts,
-    shape_of,
+    compute_parts,
+    make_estimates,
+    make_shape,
+    run_fair,
+    run_month,
+    run_tiers,
 )
-from benchmarks.traces.trace_run import GPU, Drive, Told, World
+from benchmarks.traces.trace_run import GPU, JobRequest, TraceCluster, TraceRun
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.policy import PoolPolicy
 
@@ -139,14 +139,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def ask(name: str, arrives: int, gpus: int, runs: int, tier: int = 0) -> Ask:
+def ask(name: str, arrives: int, gpus: int, runs: int, tier: int = 0) -> TraceJob:
     """A job, in seconds."""
-    return Ask(name, name, tier, arrives * SECOND, gpus, runs * SECOND)
+    return TraceJob(name, name, tier, arrives * SECOND, gpus, runs * SECOND)
 
 
-def ended(done: list[Task]) -> dict[str, int]:
+def ended(done: list[TraceTask]) -> dict[str, int]:
     """When each job was done, in seconds."""
-    return {task.ask.name: task.ended // SECOND for task in done}
+    return {task.job.name: task.ended // SECOND for task in done}
 
 
 # ---------------------------------------------------------------------------------- packing
@@ -158,19 +158,21 @@ class Snug(Fgd):
     def rank(self, host: Host, pod: Pod) -> tuple[int, Host]:
         left = host.without(pod)
         drop = self.fragments(host) - self.fragments(left)
-        score = int(50 / (1 + exp(-drop / (pod.asked or MILLI))))
-        beside = min(one for one in host.free if one >= pod.milli) - pod.milli if pod.shared else 0
+        score = int(50 / (1 + exp(-drop / (pod.milli_gpus or MILLI))))
+        beside = (
+            min(one for one in host.free if one >= pod.milli) - pod.milli if pod.is_shared else 0
+        )
         whole = next(one for one in some_hosts(2) if one.model == host.model)
         free = sum(host.free) // len(whole.free) + host.cpu_milli * MILLI // whole.cpu_milli
         keys = -score, beside, free, bool(left.free)
         return sum(key * 10_000**place for place, key in enumerate(reversed(keys))), left
 
 
-@pytest.mark.parametrize("packer", [BestFit(), Fgd(typical_of(some_pods()))])
+@pytest.mark.parametrize("packer", [BestFit(), Fgd(find_typical(some_pods()))])
 def test_what_is_remembered_changes_no_choice(packer: Packer) -> None:
     """A fleet comes to the same as asking about all nodes for every pod."""
-    coming, hosts = shuffled(some_pods(), some_hosts(), SEED)
-    fleet, plain = Fleet(hosts, packer), list(hosts)
+    coming, hosts = shuffle(some_pods(), some_hosts(), SEED)
+    fleet, plain = PackedCluster(hosts, packer), list(hosts)
     for pod in coming:
         ranked = [
             (packer.rank(host, pod)[0], place)
@@ -189,15 +191,17 @@ def test_the_planner_places_as_its_rule_says() -> None:
     """Core's placement and the rule written down a second time fill a cluster alike (S5)."""
     pods = some_pods()
     for seed in range(SEED, SEED + 3):
-        coming, hosts = shuffled(pods, some_hosts(), seed)
-        placing, fleet = Placing(pods, hosts), Fleet(hosts, Snug(typical_of(pods)))
+        coming, hosts = shuffle(pods, some_hosts(), seed)
+        placing, fleet = PlacementRun(pods, hosts), PackedCluster(hosts, Snug(find_typical(pods)))
 
         assert [fleet.place(pod) for pod in coming] == [placing.place(pod) for pod in coming]
 
 
 def test_best_fit_takes_the_tightest_node() -> None:
     """Of CPU and GPU alike."""
-    fleet = Fleet([Host("A", 64_000, 1, (MILLI,) * 8), Host("A", 8_000, 1, (500,))], BestFit())
+    fleet = PackedCluster(
+        [Host("A", 64_000, 1, (MILLI,) * 8), Host("A", 8_000, 1, (500,))], BestFit()
+    )
 
     assert fleet.place(Pod(1_000, 0, 1, 500, ()))
     assert [(MILLI,) * 8, ()] == [host.free for host in fleet._hosts]
@@ -207,7 +211,7 @@ def test_fgd_does_not_break_what_typical_pods_need() -> None:
     """A small pod goes where only small ones can go, though another node comes first."""
     typical = [(Pod(1_000, 0, 1, MILLI, ()), 9), (Pod(1_000, 0, 1, 300, ()), 1)]
     hosts = [Host("A", 64_000, 1, (MILLI,)), Host("A", 64_000, 1, (300,))]
-    fleet = Fleet(hosts, Fgd(typical))
+    fleet = PackedCluster(hosts, Fgd(typical))
 
     assert fleet.place(Pod(1_000, 0, 1, 300, ()))
     assert [(MILLI,), ()] == [host.free for host in fleet._hosts]
@@ -216,7 +220,7 @@ def test_fgd_does_not_break_what_typical_pods_need() -> None:
 def test_fgd_does_not_break_a_gpu_that_typical_pods_need() -> None:
     """Of the GPUs of a node, the one whose rest is of least use to them."""
     typical = [(Pod(1_000, 0, 1, MILLI, ()), 9), (Pod(1_000, 0, 1, 300, ()), 1)]
-    fleet = Fleet([Host("A", 64_000, 1, (300, MILLI))], Fgd(typical))
+    fleet = PackedCluster([Host("A", 64_000, 1, (300, MILLI))], Fgd(typical))
 
     assert fleet.place(Pod(1_000, 0, 1, 300, ()))
     assert [(MILLI,)] == [host.free for host in fleet._hosts]
@@ -241,10 +245,10 @@ def test_a_pod_needs_cpu_memory_gpus_and_model(pod: Pod, fits: bool) -> None:
 def test_pods_come_until_the_cluster_is_overasked() -> None:
     """All pods of the list, then more, never beyond 1.3 times the cluster."""
     pods, hosts = [Pod(1, 1, 1, MILLI, ())] * 5, [Host("A", 8, 8, (MILLI,) * 8)]
-    coming, _ = shuffled(pods, hosts, SEED)
+    coming, _ = shuffle(pods, hosts, SEED)
 
     assert 10 == len(coming)
-    assert capacity(hosts) * 1.3 >= sum(pod.asked for pod in coming)
+    assert count_capacity(hosts) * 1.3 >= sum(pod.milli_gpus for pod in coming)
 
 
 def test_a_curve_is_the_mean_inside_a_percent() -> None:
@@ -271,25 +275,25 @@ GANG = [ask("a", 0, 3, 10), ask("b", 1, 4, 5), ask("c", 2, 1, 2), ask("d", 3, 1,
 )
 def test_a_job_without_room_blocks_or_is_overtaken(blocks: bool, want: dict[str, int]) -> None:
     """On one node of 4 GPUs, by arrival."""
-    assert want == ended(queue(GANG, [4], lambda one: (one.arrives,), blocks=blocks))
+    assert want == ended(run_queue(GANG, [4], lambda one: (one.arrives,), blocks=blocks))
 
 
 def test_a_gang_stays_on_one_node() -> None:
     """Two free GPUs on two nodes are no place for a gang of two."""
     asks = [ask("a", 0, 1, 10), ask("b", 0, 2, 4), ask("c", 0, 1, 10), ask("d", 1, 2, 5)]
 
-    assert {"a": 10, "b": 4, "c": 10, "d": 9} == ended(queue(asks, [2, 2], lambda one: ()))
+    assert {"a": 10, "b": 4, "c": 10, "d": 9} == ended(run_queue(asks, [2, 2], lambda one: ()))
 
 
 def test_the_shortest_runs_first_and_a_restart_costs() -> None:
     """A long job stops for a short one, starts again, and pays for both starts."""
     asks = [ask("long", 0, 2, 10), ask("short", 3, 2, 2)]
     rule = Rule(ranks=lambda task: (task.left,), start_cost=SECOND, restart_cost=2 * SECOND)
-    done = rank(asks, [2], rule)
+    done = run_ranked(asks, [2], rule)
 
     # 3 s: one to start, two of work. Then the short one until 6 s, then 2 s and 8 s of work.
     assert {"short": 6, "long": 16} == ended(done)
-    assert {"short": 0, "long": 1} == {task.ask.name: task.stops for task in done}
+    assert {"short": 0, "long": 1} == {task.job.name: task.stops for task in done}
 
 
 def test_least_attained_changes_with_time_alone() -> None:
@@ -297,13 +301,13 @@ def test_least_attained_changes_with_time_alone() -> None:
     asks = [ask("a", 0, 1, 30), ask("b", 0, 1, 30)]
     rule = Rule(ranks=lambda task: (task.attained,), moves=True, every=10 * SECOND)
 
-    assert {"a": 50, "b": 60} == ended(rank(asks, [1], rule))
+    assert {"a": 50, "b": 60} == ended(run_ranked(asks, [1], rule))
 
 
 def test_victims_are_looked_for_only_when_nothing_is_idle() -> None:
     """A better job goes to the idle node; the next one to where fewest GPUs change hands."""
     asks = [ask("low", 0, 3, 50, 2), ask("one", 1, 4, 10), ask("two", 2, 4, 10)]
-    done = rank(asks, [4, 4], Rule(ranks=lambda task: (task.ask.tier, task.node is None)))
+    done = run_ranked(asks, [4, 4], Rule(ranks=lambda task: (task.job.tier, task.node is None)))
 
     assert {"one": 11, "two": 12, "low": 59} == ended(done)
     assert 1 == sum(task.stops for task in done)
@@ -312,7 +316,7 @@ def test_victims_are_looked_for_only_when_nothing_is_idle() -> None:
 def test_a_job_goes_to_the_tightest_idle_node() -> None:
     """So that the next one finds the large node whole."""
     asks = [ask("small", 0, 4, 10), ask("large", 1, 8, 10)]
-    done = rank(asks, [4, 8], Rule(ranks=lambda task: (task.node is None,)))
+    done = run_ranked(asks, [4, 8], Rule(ranks=lambda task: (task.node is None,)))
 
     assert {"small": 10, "large": 11} == ended(done)
 
@@ -326,13 +330,13 @@ def test_no_gpu_is_given_away_twice(preempts: bool) -> None:
         for place in range(200)
     ]
     if preempts:
-        done = rank(asks, [4, 4], Rule(ranks=lambda task: (task.left,)))
+        done = run_ranked(asks, [4, 4], Rule(ranks=lambda task: (task.left,)))
     else:
-        done = queue(asks, [4, 4], lambda one: (one.runs,))
+        done = run_queue(asks, [4, 4], lambda one: (one.runs,))
         for at in range(0, 3_000):
             here = [one for one in done if one.since <= at * SECOND < one.ended]
             for node in (0, 1):
-                assert 4 >= sum(one.ask.gpus for one in here if one.node == node)
+                assert 4 >= sum(one.job.gpus for one in here if one.node == node)
     work = sum(one.gpus * one.runs for one in asks)
 
     assert {one.name for one in asks} == set(ended(done))
@@ -344,37 +348,43 @@ def test_a_job_that_fits_nowhere_is_refused() -> None:
     """It would wait forever."""
     asks = [ask("large", 0, 5, 1)]
     with pytest.raises(ValueError, match="asks for 5 GPUs"):
-        queue(asks, [4, 4], lambda one: ())
+        run_queue(asks, [4, 4], lambda one: ())
     with pytest.raises(ValueError, match="asks for 5 GPUs"):
-        rank(asks, [4, 4], Rule(ranks=lambda task: ()))
+        run_ranked(asks, [4, 4], Rule(ranks=lambda task: ()))
 
 
 # ------------------------------------------------------------------------ our own scheduler
 
-WORLD = World(nodes=1, node_gpus=4)
+WORLD = TraceCluster(nodes=1, node_gpus=4)
 
 
-def one_of(user: str, run_max: int = 3_600, estimate: int | None = None) -> Callable[[Ask], Told]:
+def one_of(
+    user: str, run_max: int = 3_600, estimate: int | None = None
+) -> Callable[[TraceJob], JobRequest]:
     """All jobs are one user's, and log the same of how long they run, in seconds."""
 
-    def tell(one: Ask) -> Told:
+    def tell(one: TraceJob) -> JobRequest:
         told = None if estimate is None else estimate * SECOND
         shape = Shape(types=(GPU,), gpus=one.gpus)
-        return Told(("paid", "org", "a", user), shape, run_max * SECOND, told)
+        return JobRequest(("paid", "org", "a", user), shape, run_max * SECOND, told)
 
     return tell
 
 
-def by_tier(one: Ask) -> Told:
+def by_tier(one: TraceJob) -> JobRequest:
     """What is called urgent is enterprise's, whose floor is half of the GPUs; the rest is paid."""
     tier = "enterprise" if one.name.startswith("urgent") else "paid"
-    return Told((tier, one.name, "a", "u"), Shape(types=(GPU,), gpus=one.gpus), 3_600 * SECOND)
+    return JobRequest(
+        (tier, one.name, "a", "u"), Shape(types=(GPU,), gpus=one.gpus), 3_600 * SECOND
+    )
 
 
 def test_our_scheduler_runs_a_trace() -> None:
     """Each job for as long as it runs and its start costs, when there is room."""
     world = WORLD._replace(start_cost=2 * SECOND)
-    done = Drive([ask("a", 0, 3, 10), ask("b", 20, 4, 5)], world, PoolPolicy(), one_of("u")).run()
+    done = TraceRun(
+        [ask("a", 0, 3, 10), ask("b", 20, 4, 5)], world, PoolPolicy(), one_of("u")
+    ).run()
 
     assert {"a": 12, "b": 27} == ended(done)
     assert {0} == {task.stops for task in done}
@@ -385,21 +395,21 @@ def test_whoever_stops_keeps_its_work_and_pays_for_it() -> None:
     """One makes room for enterprise below its floor: 5 s to save, 3 s to begin anew."""
     world = WORLD._replace(stop_cost=5 * SECOND, restart_cost=3 * SECOND)
     asks = [ask("one", 0, 2, 900), ask("two", 0, 2, 900), ask("urgent", 10, 2, 200)]
-    done = Drive(asks, world, PoolPolicy(), by_tier).run()
+    done = TraceRun(asks, world, PoolPolicy(), by_tier).run()
     [stopped] = [task for task in done if task.stops]
     urgent = ended(done)["urgent"]
 
     assert 215 <= urgent < 245, "its victim leaves 5 s after it was asked, not after the grace"
     assert (1, 0) == (stopped.stops, stopped.left)
     assert 908 * SECOND == stopped.attained
-    assert urgent + 900 + 3 - (urgent - 205) == ended(done)[stopped.ask.name]
+    assert urgent + 900 + 3 - (urgent - 205) == ended(done)[stopped.job.name]
 
 
 def test_a_job_that_ends_before_its_work_is_saved_is_done() -> None:
     """It was asked, but there is nothing to come back for."""
     world = WORLD._replace(stop_cost=5 * SECOND)
     asks = [ask("one", 0, 2, 12), ask("two", 0, 2, 12), ask("urgent", 10, 2, 20)]
-    done = Drive(asks, world, PoolPolicy(), by_tier).run()
+    done = TraceRun(asks, world, PoolPolicy(), by_tier).run()
 
     assert {0} == {task.stops for task in done}
     assert {"one": 12, "two": 12, "urgent": 32} == ended(done)
@@ -408,7 +418,7 @@ def test_a_job_that_ends_before_its_work_is_saved_is_done() -> None:
 def test_rounds_can_wait_for_each_other() -> None:
     """What arrives is started at the next multiple."""
     asks = [ask("a", 0, 3, 10), ask("b", 20, 4, 5)]
-    done = Drive(asks, WORLD._replace(every=60 * SECOND), PoolPolicy(), one_of("u")).run()
+    done = TraceRun(asks, WORLD._replace(every=60 * SECOND), PoolPolicy(), one_of("u")).run()
 
     assert {"a": 10, "b": 65} == ended(done)
 
@@ -424,25 +434,25 @@ def test_no_gpu_is_given_away_twice_by_ours(track: Track) -> None:
     ]  # fmt: skip
     work = sum(one.gpus * one.runs for one in asks)
     for done in (
-        drive_fair(asks, 8, PoolPolicy(), track),
-        drive_tiers(asks, 1, PoolPolicy(), track),
-        drive_month(asks, 1, PoolPolicy(), track),
+        run_fair(asks, 8, PoolPolicy(), track),
+        run_tiers(asks, 1, PoolPolicy(), track),
+        run_month(asks, 1, PoolPolicy(), track),
     ):
         assert {one.name for one in asks} == set(ended(done))
         assert all(task.waited >= 0 and task.left == 0 for task in done)
-        assert all(task.attained >= task.ask.runs for task in done)
+        assert all(task.attained >= task.job.runs for task in done)
         assert max(task.ended for task in done) * 8 >= work
 
 
 def test_users_tell_what_their_track_knows() -> None:
     """The truth, something near it that is the same for the same seed, or nothing."""
     asks = [ask(f"{place:03}", 0, 1, 1_000) for place in range(400)]
-    noisy = estimates(asks, Track(sigma=0.3, seed=SEED))
+    noisy = make_estimates(asks, Track(sigma=0.3, seed=SEED))
     errors = [ln(told / (1_000 * SECOND)) for told in noisy.values() if told]
 
-    assert {1_000 * SECOND} == set(estimates(asks, EXACT).values())
-    assert {None} == set(estimates(asks, BLIND).values())
-    assert noisy == estimates(asks, Track(sigma=0.3, seed=SEED))
+    assert {1_000 * SECOND} == set(make_estimates(asks, EXACT).values())
+    assert {None} == set(make_estimates(asks, BLIND).values())
+    assert noisy == make_estimates(asks, Track(sigma=0.3, seed=SEED))
     assert pytest.approx(0.3, abs=0.04) == stdev(errors)
     assert pytest.approx(0.0, abs=0.04) == fmean(errors)
 
@@ -450,7 +460,7 @@ def test_users_tell_what_their_track_knows() -> None:
 def test_a_gang_of_the_month_lies_on_whole_nodes() -> None:
     """If it can; else its GPUs lie where they find room."""
     assert [(1, 3), (3, 8), (12, 1)] == [
-        (shape.tasks, shape.gpus) for shape in map(shape_of, (3, 24, 12))
+        (shape.tasks, shape.gpus) for shape in map(make_shape, (3, 24, 12))
     ]
 
 
@@ -462,18 +472,18 @@ def test_tenants_have_parts_by_what_they_use() -> None:
         ask("c", 0, 1, 1)._replace(owner="small"),
     ]
 
-    assert {"large": 998, "small": 1, "wide": 2} == parts(asks)
-    assert {"large": 10, "small": 1, "wide": 2} == philly.parts_of(asks, 10)
+    assert {"large": 998, "small": 1, "wide": 2} == compute_parts(asks)
+    assert {"large": 10, "small": 1, "wide": 2} == philly.divide_nodes(asks, 10)
 
 
 def test_a_slowdown_is_a_mean_over_the_jobs_of_a_tenant() -> None:
     """How many times longer a job took than it ran."""
     tasks = [
-        Task(ask("a", 10, 1, 10), 0, ended=30 * SECOND),
-        Task(ask("b", 0, 1, 10)._replace(owner="a"), 0, ended=10 * SECOND),
+        TraceTask(ask("a", 10, 1, 10), 0, ended=30 * SECOND),
+        TraceTask(ask("b", 0, 1, 10)._replace(owner="a"), 0, ended=10 * SECOND),
     ]
 
-    assert {"a": 1.5} == philly.slowdowns(tasks)
+    assert {"a": 1.5} == philly.compute_slowdowns(tasks)
 
 
 # ---------------------------------------------------------------------------------- reading
@@ -481,15 +491,15 @@ def test_a_slowdown_is_a_mean_over_the_jobs_of_a_tenant() -> None:
 
 def test_pods_are_read_with_and_without_models(folder: Path) -> None:
     """A list without `gpu_spec` takes any model."""
-    assert ["bare", "spec"] == trace_files.workloads(folder)
-    assert some_hosts() == trace_files.hosts(folder)
-    assert some_pods() == trace_files.pods(folder, "spec")
-    assert {()} == {pod.models for pod in trace_files.pods(folder, "bare")}
+    assert ["bare", "spec"] == trace_files.list_workloads(folder)
+    assert some_hosts() == trace_files.read_hosts(folder)
+    assert some_pods() == trace_files.read_pods(folder, "spec")
+    assert {()} == {pod.models for pod in trace_files.read_pods(folder, "bare")}
 
 
 def test_requests_are_folded_on_one_day(folder: Path) -> None:
     """Tiers by requests of a group, GPUs by pictures, run times within bounds, no failures."""
-    asks = trace_files.requests(folder)
+    asks = trace_files.read_requests(folder)
 
     assert [0] * 50 + [1] * 8 + [2] == [one.tier for one in asks]
     assert [1] * 50 + [4] * 8 + [1] == [one.gpus for one in asks]
@@ -501,7 +511,7 @@ def test_requests_are_folded_on_one_day(folder: Path) -> None:
 def test_a_month_is_october(folder: Path) -> None:
     """From its first second to its last."""
     assert [("v-000001", 10 * SECOND, 8), ("w-000002", (31 * 86_400 - 1) * SECOND, 1)] == [
-        (one.name, one.arrives, one.gpus) for one in trace_files.month(folder)
+        (one.name, one.arrives, one.gpus) for one in trace_files.read_month(folder)
     ]
 
 
@@ -514,10 +524,10 @@ def test_every_experiment_runs(folder: Path) -> None:
     found = {one.name: one for one in traces.measure(options, list(traces.EXPERIMENTS), log)}
 
     assert ["A", "C", "D", "philly-oct"] == list(found)
-    assert {"BestFit", "FGD", OURS} == {one.policy for one in found["A"].figures}
-    assert {*fairness.FAIR, OURS} == {one.policy for one in found["C"].figures}
-    assert {*tiers.TIERED, OURS, f"{OURS}, blind"} == {one.policy for one in found["D"].figures}
-    assert {*philly.MONTH, f"{OURS}, blind", f"{OURS}, exact"} == {
+    assert {"BestFit", "FGD", BURSAR} == {one.policy for one in found["A"].figures}
+    assert {*fairness.FAIR, BURSAR} == {one.policy for one in found["C"].figures}
+    assert {*tiers.TIERED, BURSAR, f"{BURSAR}, blind"} == {one.policy for one in found["D"].figures}
+    assert {*philly.MONTH, f"{BURSAR}, blind", f"{BURSAR}, exact"} == {
         one.policy for one in found["philly-oct"].figures
     }
     assert all(0 < one.value <= 100 for one in found["A"].figures if one.unit == "%")
@@ -527,7 +537,7 @@ def test_a_fair_part_counts_all_jobs(folder: Path) -> None:
     """rho is the time taken over the time alone, times jobs by GPUs."""
     [rho] = [
         one.value
-        for one in fairness.fairness(Options(folder=folder), log).figures
+        for one in fairness.measure_fairness(Options(folder=folder), log).figures
         if (one.policy, one.what) == ("SRTF", "worst rho")
     ]
     # The third waits for the round at 120 s, loses 20 s, runs 300 s: done at 440 s, came at 60 s.
@@ -536,7 +546,10 @@ def test_a_fair_part_counts_all_jobs(folder: Path) -> None:
 
 def test_an_equal_part_for_all_is_one() -> None:
     """And everything for one of four is a quarter."""
-    assert [1.0, 0.25] == [fairness.jain([2.0] * 4), fairness.jain([1.0, 0.0, 0.0, 0.0])]
+    assert [1.0, 0.25] == [
+        fairness.compute_jain([2.0] * 4),
+        fairness.compute_jain([1.0, 0.0, 0.0, 0.0]),
+    ]
 
 
 def test_free_requests_count_twice() -> None:
@@ -553,10 +566,10 @@ def test_free_requests_count_twice() -> None:
 @pytest.mark.parametrize(("off", "status"), [(0.4, 0), (0.6, 1)])
 def test_the_status_says_whether_yardsticks_come_out(folder: Path, off: float, status: int) -> None:
     """Half a point from the published mean is near enough, more is not; the figures come anyway."""
-    pods, hosts = trace_files.pods(folder, "spec"), trace_files.hosts(folder)
-    coming, order = shuffled(pods, hosts, 42)
+    pods, hosts = trace_files.read_pods(folder, "spec"), trace_files.read_hosts(folder)
+    coming, order = shuffle(pods, hosts, 42)
     best = pack(coming, order, BestFit())
-    ours = pack_ours(pods, coming, order)
+    ours = pack_with_bursar(pods, coming, order)
     write(
         folder / "openb" / "published_analysis_allo_discrete.csv",
         "workload,sc_policy,tune,seed,total_gpus,100,130",
@@ -596,13 +609,13 @@ def test_either_side_runs_alone(folder: Path, flag: str, told: str) -> None:
     result = CliRunner().invoke(app, ["traces", str(folder), "--only", "C", flag])
 
     assert told in result.stdout
-    assert (flag == "--ours") == (OURS in result.stdout)
+    assert (flag == "--ours") == (BURSAR in result.stdout)
     assert (flag == "--baselines") == ("SRTF" in result.stdout)
 
 
 def test_what_is_missed_is_named(folder: Path) -> None:
     """With the load that it was missed on."""
-    missed = PolicyFigure(load="there", policy=OURS, what="this", value=2.0, must=Goal(1.0))
+    missed = PolicyFigure(load="there", policy=BURSAR, what="this", value=2.0, must=Goal(1.0))
     experiment = Experiment(name="X", what="", figures=[missed])
 
     assert "missed: there, this" == summarize_goals(experiment)

@@ -9,8 +9,8 @@ from itertools import count
 
 import pytest
 
-from benchmarks.ledger.callers import Works
-from benchmarks.ledger.orgs import make_org, tree
+from benchmarks.ledger.callers import UnitSource
+from benchmarks.ledger.orgs import make_org, make_tree
 from benchmarks.ledger.sizes import HOT
 from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import AccountId, BudgetId
@@ -40,10 +40,10 @@ LIMITS = Limits(unreachable_s=0)
 def test_no_command_is_lost_or_repeated_when_the_database_is_killed() -> None:
     """64 callers work on one org while PostgreSQL gets a SIGKILL."""
     with temporary_server() as database:
-        make_org(database, "org", [*tree(HOT, 1_000_000 * CREDIT), TIGHT])
+        make_org(database, "org", [*make_tree(HOT, 1_000_000 * CREDIT), TIGHT])
         assert database.embedded is not None
         with Ledger(database.connect, limits=LIMITS) as ledger:
-            callers = RetryingCallers(ledger, Works("unit", ["org"], HOT.projects), callers=64)
+            callers = RetryingCallers(ledger, UnitSource("unit", ["org"], HOT.projects), callers=64)
             callers.start()
             run_until(callers, lambda: len(callers.tally.keys) > 1_000, "1,000 answers")
             os.kill(database.embedded.ensure().postgres_pid, signal.SIGKILL)
@@ -95,10 +95,10 @@ class LosesAnswers:
 
 def short_load(database: ScratchDatabase, lost_every: int = 10**9) -> Tally:
     """Run three callers for a few units; their tally."""
-    make_org(database, "org", tree(HOT))
+    make_org(database, "org", make_tree(HOT))
     with Ledger(database.connect) as ledger:
         lossy = LosesAnswers(ledger, lost_every)
-        callers = RetryingCallers(lossy, Works("unit", ["org"], HOT.projects), callers=3)
+        callers = RetryingCallers(lossy, UnitSource("unit", ["org"], HOT.projects), callers=3)
         callers.start()
         run_until(callers, lambda: len(callers.tally.keys) > 20, "some answers")
         callers.stop()

@@ -11,8 +11,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final
 
-from benchmarks.ledger.callers import CHARGED, HELD, STEPS, Asked, Unit, Works
-from benchmarks.ledger.orgs import MADE
+from benchmarks.ledger.callers import (
+    CHARGED_MICROS,
+    HELD_MICROS,
+    STEPS,
+    CommandTarget,
+    Unit,
+    UnitSource,
+)
+from benchmarks.ledger.orgs import SETUP_KEY_PREFIX
 from bursar.core.money import Micros
 from bursar.core.refusal import Refusal
 from bursar.service.database import Connection, Database, OrgId, ScratchDatabase
@@ -50,7 +57,7 @@ class Tally:
 class RetryingCallers:
     """A number of callers on one ledger, each with one command in flight."""
 
-    def __init__(self, ledger: Asked, works: Works, callers: int) -> None:
+    def __init__(self, ledger: CommandTarget, works: UnitSource, callers: int) -> None:
         self.ledger = ledger
         self.works = works
         self.tally = Tally()
@@ -113,10 +120,10 @@ class RetryingCallers:
 def _effect(step: int) -> tuple[Micros, Micros]:
     """What a command of a unit adds to spent and to held."""
     if step == 0:
-        return 0, HELD
+        return 0, HELD_MICROS
     if step < STEPS - 1:
-        return CHARGED, -CHARGED
-    return 0, (STEPS - 2) * CHARGED - HELD
+        return CHARGED_MICROS, -CHARGED_MICROS
+    return 0, (STEPS - 2) * CHARGED_MICROS - HELD_MICROS
 
 
 class _Caller:
@@ -130,7 +137,7 @@ class _Caller:
     def send(self) -> None:
         """Send the current command, for the first time or again."""
         try:
-            answer = self.unit.ask(self._callers.ledger, self.step)
+            answer = self.unit.submit(self._callers.ledger, self.step)
         except Busy:
             self._callers.on_silence(self)
         else:
@@ -196,7 +203,7 @@ def discrepancies(database: Database | ScratchDatabase, org: OrgId, tally: Tally
     with database.connect(timeouts=None) as connection:
         totals = load_totals(connection, org)
         problems = [f"verify: {problem}" for problem in verify(connection)]
-    stored = [key for key in totals.keys if not key.startswith(MADE)]
+    stored = [key for key in totals.keys if not key.startswith(SETUP_KEY_PREFIX)]
     lost = Counter(tally.keys) - Counter(stored)
     unanswered = Counter(stored) - Counter(tally.keys)
     problems += [f"answered but not stored: {key}" for key in sorted(lost)]

@@ -19,22 +19,22 @@ from typing import Any, Final
 from benchmarks.environment import Log, log_to_stderr, open_server
 from benchmarks.results import Load, is_clean, loads_as_object
 from benchmarks.schedule.durable import idle, measurements
-from benchmarks.schedule.durable.deployment import Late
+from benchmarks.schedule.durable.deployment import LoadTimeout
 from benchmarks.schedule.sizes import FULL, QUICK, QUICK_TITLE, ScheduleSizes
 from benchmarks.table import print_loads
 from bursar.service.database import Database
 
-__all__ = ["LOADS", "Late", "as_object", "main", "measure", "print_table"]
+__all__ = ["LOADS", "LoadTimeout", "as_object", "main", "measure", "print_table"]
 
 LOADS: Final = MappingProxyType[str, Callable[[Database, ScheduleSizes, Log], Load]](
     {
-        "kueue-baseline": measurements.kueue_baseline,
-        "kueue-large": measurements.kueue_large,
-        "kai-fill": measurements.kai_fill,
-        "volcano-4": measurements.volcano,
-        "slurm-throughput": measurements.slurm_throughput,
-        "idle": idle.in_process,
-        "idle-http": idle.over_http,
+        "kueue-baseline": measurements.measure_kueue_baseline,
+        "kueue-large": measurements.measure_kueue_large,
+        "kai-fill": measurements.measure_kai_fill,
+        "volcano-4": measurements.measure_volcano,
+        "slurm-throughput": measurements.measure_slurm_throughput,
+        "idle": idle.measure_in_process,
+        "idle-http": idle.measure_over_http,
     }
 )
 

@@ -1,7 +1,7 @@
-"""A deployment to put a load on: orgs with credits, a pool with its leader, nodes that run nothing.
+"""A deployment for a load: orgs with credits, a pool with its leader, nodes that run nothing.
 
-Whatever the service does is done: a job is submitted by the command that reserves its hold, the
-post carries it, the leader decides, nodes are told and report, ends are settled in the ledger.
+The whole service takes part: a command reserves the hold and submits the job, the relay carries
+it, the leader decides, nodes get orders and report, ends are settled in the ledger.
 """
 
 import threading
@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from benchmarks.ledger.orgs import PLENTY, ROOT, USER, make_org, settle_down
+from benchmarks.ledger.orgs import GRANT_MICROS, ROOT, USER, make_org, vacuum_and_checkpoint
 from benchmarks.results import Load
-from benchmarks.schedule.durable.nodes import Nodes, Runs
+from benchmarks.schedule.durable.nodes import RunTime, SimulatedNodes
 from benchmarks.schedule.loads import PRICES
 from bursar.core.dispatch.attempt_end import STOP_GRACE_MS
 from bursar.core.dispatch.state import Pool, PoolJob
@@ -39,10 +39,10 @@ from bursar.service.ledger.ledger import Ledger
 from bursar.service.pools.host import Pools, serving_pools
 
 POOL: Final = "main"
-WINDOW: Final = 512  # submissions of one caller that are on their way at most
-REQUEUES: Final = 1_000  # whoever makes room runs again
-PATIENCE_S: Final = 400.0  # that a load may take
-LOOK_S: Final = 0.02  # between two looks at how far it is
+IN_FLIGHT_MAX: Final = 512  # submissions of one caller
+REQUEUES: Final = 1_000  # victims run again
+LOAD_TIMEOUT_S: Final = 400.0
+POLL_INTERVAL_S: Final = 0.02  # between two queries for progress
 
 PRICE_BOOK: Final = PriceBook(
     versions=(
@@ -56,13 +56,13 @@ PRICE_BOOK: Final = PriceBook(
     )
 )
 
-STATES: Final = "select state, count(*) from jobs group by state"
-ON_THE_WAY: Final = """
+COUNT_STATES: Final = "select state, count(*) from jobs group by state"
+COUNT_UNACKNOWLEDGED: Final = """
     select (select count(*) from org_outbox where acked_at is null)
          + (select count(*) from pool_outbox where acked_at is null)
 """
 NOT_ENDED_ONCE: Final = """
-    -- Every job is over, by one attempt that came to its own end and was told so once.
+    -- Every job has ended, by one attempt that finished and was reported once.
     select j.org_id, j.job_id, j.state, count(l.fence)
       from jobs j
       left join leases l on l.org_id = j.org_id and l.job_id = j.job_id and l.why = 'finished'
@@ -74,12 +74,12 @@ NOT_ENDED_ONCE: Final = """
 """
 
 
-class Late(RuntimeError):
-    """A load did not come to its end in time."""
+class LoadTimeout(RuntimeError):
+    """A load did not finish in time."""
 
 
-def placed_in(policy: PoolPolicy) -> PoolPolicy:
-    """A policy for paths as pools have them: with the root account between org and queue."""
+def insert_root_account(policy: PoolPolicy) -> PoolPolicy:
+    """Put the root account between org and queue in a policy's paths, as pools have it."""
     shares = tuple(
         ((*path[:2], ROOT, *path[2:]) if len(path) > 2 else path, share)
         for path, share in policy.shares
@@ -87,8 +87,8 @@ def placed_in(policy: PoolPolicy) -> PoolPolicy:
     return replace(policy, shares=shares)
 
 
-class World:
-    """A deployment at work."""
+class Deployment:
+    """A running deployment."""
 
     def __init__(
         self, database: ScratchDatabase, connection: Connection, ledger: Ledger, pools: Pools
@@ -99,96 +99,100 @@ class World:
         self.pools = pools
         self.refused: list[str] = []
 
-    # Submitting
+    # Submissions
 
     def submit(self, jobs: Iterable[tuple[float, Job]], began: float) -> None:
-        """Submit jobs when they are due, in seconds from the beginning, without awaiting answers.
+        """Submit jobs when they are due, in seconds from the start, without awaiting answers.
 
-        Whoever is late goes on as fast as answers come; this returns when all have come.
+        A late submitter continues as fast as answers come. Returns when all have come.
         """
-        room = threading.Semaphore(WINDOW)
+        room = threading.Semaphore(IN_FLIGHT_MAX)
         for due, job in jobs:
             ahead = began + due - time.perf_counter()
             if ahead > 0:
                 time.sleep(ahead)
             room.acquire()
-            self._ask(job, room.release)
-        for _ in range(WINDOW):
+            self._submit(job, room.release)
+        for _ in range(IN_FLIGHT_MAX):
             room.acquire()
 
     def submit_one_by_one(self, jobs: Sequence[Job], callers: int) -> None:
-        """Submit jobs from so many threads, each of which awaits every answer."""
+        """Submit jobs from this many threads, each of which awaits every answer."""
 
         def call(mine: Sequence[Job]) -> None:
             for job in mine:
                 done = threading.Event()
-                self._ask(job, done.set)
+                self._submit(job, done.set)
                 done.wait()
 
         threads = [
             threading.Thread(target=call, args=(jobs[number::callers],))
             for number in range(callers)
         ]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
-    def _ask(self, job: Job, done: Callable[[], None]) -> None:
+    def _submit(self, job: Job, done: Callable[[], None]) -> None:
         org = job.path[1]
-        ask = submission_request(org, f"submit-{job.id}", submission(job))
-        self.ledger.tell(_Heard(self, org, done), ask)
+        ask = submission_request(org, f"submit-{job.id}", make_submission(job))
+        self.ledger.tell(_SubmissionAnswer(self, org, done), ask)
 
-    # Looking
+    # Progress
 
-    def states(self) -> Counter[str]:
-        """How many jobs are in which state, as their orgs know it."""
-        return Counter(dict(self.connection.execute(STATES).fetchall()))
+    def count_states(self) -> Counter[str]:
+        """The number of jobs by state, as recorded by their orgs."""
+        return Counter(dict(self.connection.execute(COUNT_STATES).fetchall()))
 
-    def progress(self, jobs: int) -> str:
-        """How far a load of so many jobs has got, as the pool knows it."""
+    def describe_progress(self, jobs: int) -> str:
+        """Describe the progress of a load of this many jobs, as recorded by the pool."""
         keeper = self.pools.handles[POOL]
         count = keeper.look(lambda pool: Counter(map(_state, pool.jobs.values())))
-        told = ", ".join(f"{many:,} {state}" for state, many in sorted(count.items()))
-        return f"of {jobs:,} jobs {told or 'none is in the pool'}"
+        counts = ", ".join(f"{many:,} {state}" for state, many in sorted(count.items()))
+        return f"of {jobs:,} jobs {counts or 'none is in the pool'}"
 
     def await_nodes(self) -> None:
-        """Wait until all nodes were heard of."""
+        """Wait until all nodes have reported."""
 
-        def heard(pool: Pool) -> bool:
-            return all(one.reported_at is not None for one in pool.machines.values())
+        def have_all_reported(pool: Pool) -> bool:
+            return all(machine.reported_at is not None for machine in pool.machines.values())
 
-        self._await(lambda: self.pools.handles[POOL].look(heard), "all nodes heard of")
+        self._await(
+            lambda: self.pools.handles[POOL].look(have_all_reported), "all nodes have reported"
+        )
 
     def await_all(self, state: str, count: int) -> float:
-        """Wait until so many jobs are in a state; the instant, by `time.perf_counter`."""
-        return self._await(lambda: self.states()[state] >= count, f"{count:,} jobs {state}")
+        """Wait until this many jobs are in a state; return the time, by `time.perf_counter`."""
+        return self._await(lambda: self.count_states()[state] >= count, f"{count:,} jobs {state}")
 
-    def await_post(self) -> None:
-        """Wait until every message was acknowledged."""
+    def await_relay(self) -> None:
+        """Wait until every message is acknowledged."""
 
         def empty() -> bool:
-            return self.connection.execute(ON_THE_WAY).fetchone() == (0,)
+            return self.connection.execute(COUNT_UNACKNOWLEDGED).fetchone() == (0,)
 
         self._await(empty, "all messages acknowledged")
 
     def _await(self, reached: Callable[[], bool], what: str) -> float:
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + LOAD_TIMEOUT_S
         while True:
             began = time.perf_counter()
             if reached():
                 return began
             if time.monotonic() > until:
-                raise Late(f"not reached in {PATIENCE_S:,.0f} s: {what}; {dict(self.states())}")
-            # Looking takes the longer the more jobs there are: it must not become a load itself.
-            time.sleep(max(LOOK_S, 20 * (time.perf_counter() - began)))
+                raise LoadTimeout(
+                    f"not reached in {LOAD_TIMEOUT_S:,.0f} s: {what}; {dict(self.count_states())}"
+                )
+            # The query takes longer with more jobs: it must not become a load itself.
+            time.sleep(max(POLL_INTERVAL_S, 20 * (time.perf_counter() - began)))
 
     def check(self, load: Load, hopeless: Sequence[JobId] = ()) -> None:
-        """Whether every job has ended once, and all books add up; but for those that cannot run."""
-        self.await_post()
+        """Check that every job but the hopeless has ended once, and that all books add up."""
+        self.await_relay()
         load.problems += self.refused
-        left = self.connection.execute(NOT_ENDED_ONCE, [list(hopeless)]).fetchall()
-        load.problems += [f"{org} {job}: {state}, {ends} ends" for org, job, state, ends in left]
+        rows = self.connection.execute(NOT_ENDED_ONCE, [list(hopeless)]).fetchall()
+        load.problems += [f"{org} {job}: {state}, {ends} ends" for org, job, state, ends in rows]
         with self.database.connect(timeouts=None) as connection:
             load.problems += [str(problem) for problem in verify(connection)]
 
@@ -197,33 +201,33 @@ def _state(job: PoolJob) -> str:
     return job.state.value
 
 
-class _Heard:
-    """Takes the answer to a submission, on the ledger's thread: it must do little."""
+class _SubmissionAnswer:
+    """Receives the answer to a submission, on the ledger's thread: it must be quick."""
 
-    def __init__(self, world: World, org: str, done: Callable[[], None]) -> None:
-        self._world = world
+    def __init__(self, deployment: Deployment, org: str, done: Callable[[], None]) -> None:
+        self._world = deployment
         self._org = org
         self._done = done
 
     def set_running_or_notify_cancel(self) -> bool:
-        """It is wanted."""
+        """Return that the answer is wanted."""
         return True
 
-    def set_result(self, told: Answer, /) -> None:
-        """The pool is told at once, as the service does."""
-        if isinstance(told.outcome, Refusal):
-            self._world.refused.append(f"refused: {told.outcome}")
+    def set_result(self, answer: Answer, /) -> None:
+        """Notify the pool at once, as the service does."""
+        if isinstance(answer.outcome, Refusal):
+            self._world.refused.append(f"refused: {answer.outcome}")
         self._world.pools.relay_from_org(self._org)
         self._done()
 
     def set_exception(self, error: Exception, /) -> None:
-        """There is no such job."""
+        """Record that the submission failed."""
         self._world.refused.append(f"failed: {error!r}")
         self._done()
 
 
-def submission(job: Job) -> Submission:
-    """What is asked for, as the service asks it."""
+def make_submission(job: Job) -> Submission:
+    """Make the submission of a job, as the service does."""
     run_ms = job.run_max // MILLISECOND + STOP_GRACE_MS
     context = Context(
         gpu_types=job.shape.types, milli_gpus=job.shape.milli_gpus, job=job.id, tier=None
@@ -242,42 +246,44 @@ def submission(job: Job) -> Submission:
     )
 
 
-class Setting(NamedTuple):
-    """What a load needs before its first job."""
+class LoadSetup(NamedTuple):
+    """The pool and the accounts that a load needs before its first job."""
 
-    snapshot: PoolSnapshot  # its nodes and its policy; jobs come from elsewhere
+    snapshot: PoolSnapshot  # nodes and policy; its jobs are not used
     accounts: dict[str, tuple[str, ...]]  # org → accounts
 
 
 @contextmanager
-def deployed(server: Database, setting: Setting) -> Iterator[World]:
-    """Orgs, a pool and its leader, until the end; the nodes are registered and silent."""
+def deploy(server: Database, setup: LoadSetup) -> Iterator[Deployment]:
+    """Run orgs, a pool and its leader; the nodes are registered and silent."""
     with scratch_database(server, "bursar_bench_schedule") as database:
-        for org, accounts in setting.accounts.items():
-            make_org(database, org, _commands(accounts))
-        settle_down(database)
+        for org, accounts in setup.accounts.items():
+            make_org(database, org, _make_commands(accounts))
+        vacuum_and_checkpoint(database)
         clock = GuardedClock()
         plain = Database(database.url, None)
         with (
             database.connect(timeouts=None) as connection,
             Ledger(database.connect, PRICE_BOOK, clock=clock) as ledger,
-            serving_pools(plain, ledger, clock, placed_in(setting.snapshot.policy)) as pools,
+            serving_pools(
+                plain, ledger, clock, insert_root_account(setup.snapshot.policy)
+            ) as pools,
         ):
             pools.add(POOL)
             keeper = pools.handles[POOL]
             with ThreadPoolExecutor(64) as many:
-                list(many.map(keeper.register, setting.snapshot.nodes))
-            yield World(database, connection, ledger, pools)
+                list(many.map(keeper.register, setup.snapshot.nodes))
+            yield Deployment(database, connection, ledger, pools)
 
 
-def _commands(accounts: Iterable[str]) -> Iterator[Command]:
+def _make_commands(accounts: Iterable[str]) -> Iterator[Command]:
     yield AddAccount(account=ROOT, parent=None, name="org")
     yield AddUser(user=USER)
     for name in accounts:
         yield AddAccount(account=AccountId(name), parent=ROOT, name=name)
-    yield Issue(grant=GrantId("plenty"), account=ROOT, amount=PLENTY, kind=CreditKind.PAID)
+    yield Issue(grant=GrantId("plenty"), account=ROOT, amount=GRANT_MICROS, kind=CreditKind.PAID)
 
 
-def nodes_of(world: World, setting: Setting, runs: Runs) -> Nodes:
-    """The nodes of a load, to be let to work."""
-    return Nodes(world.pools, POOL, setting.snapshot.nodes, runs)
+def simulate_nodes(deployment: Deployment, setup: LoadSetup, runs: RunTime) -> SimulatedNodes:
+    """Make the simulated nodes of a load."""
+    return SimulatedNodes(deployment.pools, POOL, setup.snapshot.nodes, runs)

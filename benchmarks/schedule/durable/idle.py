@@ -17,25 +17,25 @@ from urllib.parse import urlsplit
 from benchmarks.environment import Log, read_address, run_bursar
 from benchmarks.results import Figure, Load
 from benchmarks.schedule import loads
-from benchmarks.schedule.durable.deployment import POOL, World, deployed, nodes_of
-from benchmarks.schedule.durable.measurements import setting_of
+from benchmarks.schedule.durable.deployment import POOL, Deployment, deploy, simulate_nodes
+from benchmarks.schedule.durable.measurements import make_setup
 from benchmarks.schedule.sizes import ScheduleSizes
 from bursar.core.instant import MILLISECOND
 from bursar.core.scheduling.model.jobs import Job
 from bursar.service.database import URL_VARIABLE, Database, ScratchDatabase, scratch_database
 from bursar.service.ledger.audit import verify
 
-LOOK_S: Final = 0.002  # between two looks whether a job runs
-RUNS_MS: Final = 20
+POLL_INTERVAL_S: Final = 0.002  # between two looks whether a job runs
+RUN_MS: Final = 20
 P99_MOST_MS: Final = 300.0
-WAITS_S: Final = 30.0
+TIMEOUT_S: Final = 30.0
 
-STARTED: Final = "select started_at is not null from jobs where org_id = %s and job_id = %s"
-OVER: Final = "select ended_at is not null from jobs where org_id = %s and job_id = %s"
-NOT_SUCCEEDED: Final = "select count(*) from jobs where state <> 'succeeded'"
+HAS_STARTED: Final = "select started_at is not null from jobs where org_id = %s and job_id = %s"
+HAS_ENDED: Final = "select ended_at is not null from jobs where org_id = %s and job_id = %s"
+COUNT_NOT_SUCCEEDED: Final = "select count(*) from jobs where state <> 'succeeded'"
 
 
-def figures(spans: list[float], most: float = P99_MOST_MS) -> list[Figure]:
+def make_figures(spans: list[float], most: float = P99_MOST_MS) -> list[Figure]:
     """The middle and the slow end of some spans, in seconds."""
     spans = sorted(spans)
     return [
@@ -47,69 +47,69 @@ def figures(spans: list[float], most: float = P99_MOST_MS) -> list[Figure]:
     ]  # fmt: skip
 
 
-def in_process(server: Database, sizes: ScheduleSizes, log: Log) -> Load:
+def measure_in_process(server: Database, sizes: ScheduleSizes, log: Log) -> Load:
     """Asked in the process that serves, with a node that runs nothing."""
     count = sizes.idle_jobs
     log(f"idle: {count:,} jobs, one after another")
-    told = Load(name="idle", what=f"{count:,} jobs one after another, all in one process")
-    snapshot = loads.pods(count, 1)
-    setting = setting_of(snapshot, snapshot.waiting)
-    setting = setting._replace(snapshot=loads.pods(8, 1))
+    load = Load(name="idle", what=f"{count:,} jobs one after another, all in one process")
+    snapshot = loads.make_pods(count, 1)
+    setup = make_setup(snapshot, snapshot.waiting)
+    setup = setup._replace(snapshot=loads.make_pods(8, 1))
     with (
-        deployed(server, setting) as world,
-        nodes_of(world, setting, lambda _: RUNS_MS * MILLISECOND) as nodes,
+        deploy(server, setup) as deployment,
+        simulate_nodes(deployment, setup, lambda _: RUN_MS * MILLISECOND) as nodes,
     ):
-        world.await_nodes()
-        spans = [_asked(world, job) for job in snapshot.waiting]
-        world.await_all("succeeded", count)
-        world.check(told)
-        told.problems += nodes.problems
-    told.figures = figures(spans)
-    return told
+        deployment.await_nodes()
+        spans = [_measure_wait(deployment, job) for job in snapshot.waiting]
+        deployment.await_all("succeeded", count)
+        deployment.check(load)
+        load.problems += nodes.problems
+    load.figures = make_figures(spans)
+    return load
 
 
-def _asked(world: World, job: Job) -> float:
+def _measure_wait(deployment: Deployment, job: Job) -> float:
     """The seconds that a job waits."""
     began = time.perf_counter()
-    world.submit_one_by_one([job], 1)
+    deployment.submit_one_by_one([job], 1)
     key = [job.path[1], job.id]
-    _until(lambda: world.connection.execute(STARTED, key).fetchone() == (True,))
+    _poll_until(lambda: deployment.connection.execute(HAS_STARTED, key).fetchone() == (True,))
     span = time.perf_counter() - began
-    _until(lambda: world.connection.execute(OVER, key).fetchone() == (True,))
+    _poll_until(lambda: deployment.connection.execute(HAS_ENDED, key).fetchone() == (True,))
     return span
 
 
-def _until(reached: Callable[[], bool]) -> None:
-    until = time.monotonic() + WAITS_S
+def _poll_until(reached: Callable[[], bool]) -> None:
+    until = time.monotonic() + TIMEOUT_S
     while not reached():
         if time.monotonic() > until:
-            raise TimeoutError(f"a job did not get on in {WAITS_S:g} s")
-        time.sleep(LOOK_S)
+            raise TimeoutError(f"a job did not get on in {TIMEOUT_S:g} s")
+        time.sleep(POLL_INTERVAL_S)
 
 
 # ----------------------------------------------------------------------- over HTTP
 
 
-def over_http(server: Database, sizes: ScheduleSizes, log: Log) -> Load:
+def measure_over_http(server: Database, sizes: ScheduleSizes, log: Log) -> Load:
     """Asked over HTTP of a process that serves, with a node's agent in another."""
     count = sizes.idle_http_jobs
     log(f"idle-http: {count:,} jobs, one after another")
-    told = Load(
+    load = Load(
         name="idle-http", what=f"{count:,} jobs one after another, over HTTP, `bursar agent`"
     )
     with scratch_database(server, "bursar_bench_schedule") as database:
         with _serve(database) as (client, url):
-            account = _founded(client)
+            account = _set_up_org(client)
             with _run_agent(client, url):
-                client.until_there_is_a_node()
-                spans = [_span(client, account, number) for number in range(count)]
+                client.await_node()
+                spans = [_measure_http_wait(client, account, number) for number in range(count)]
         with database.connect(timeouts=None) as connection:
-            [(left,)] = connection.execute(NOT_SUCCEEDED).fetchall()
-            told.problems += [str(problem) for problem in verify(connection)]
-        if left:
-            told.problems.append(f"{left:,} jobs have not come to their end")
-    told.figures = figures(spans)
-    return told
+            [(unfinished,)] = connection.execute(COUNT_NOT_SUCCEEDED).fetchall()
+            load.problems += [str(problem) for problem in verify(connection)]
+        if unfinished:
+            load.problems.append(f"{unfinished:,} jobs have not come to their end")
+    load.figures = make_figures(spans)
+    return load
 
 
 class _Client:
@@ -118,7 +118,7 @@ class _Client:
     def __init__(self, url: str, key: str) -> None:
         where = urlsplit(url)
         assert where.hostname is not None
-        self._connection = HTTPConnection(where.hostname, where.port, timeout=WAITS_S)
+        self._connection = HTTPConnection(where.hostname, where.port, timeout=TIMEOUT_S)
         self._key = key
         self._count = 0
 
@@ -132,31 +132,33 @@ class _Client:
         }
         text = None if body is None else json.dumps(body)
         self._connection.request(method, f"/v1{path}", text, headers)
-        answer = self._connection.getresponse()
-        found = answer.read()
-        if answer.status >= 300:
-            raise RuntimeError(f"{method} {path}: {answer.status} {found[:300]!r}")
-        told: dict[str, Any] = json.loads(found)
-        return told
+        response = self._connection.getresponse()
+        content = response.read()
+        if response.status >= 300:
+            raise RuntimeError(f"{method} {path}: {response.status} {content[:300]!r}")
+        answer: dict[str, Any] = json.loads(content)
+        return answer
 
-    def until_there_is_a_node(self) -> None:
+    def await_node(self) -> None:
         """Wait until the agent was heard of."""
 
-        def heard() -> bool:
+        def has_reported() -> bool:
             nodes = self.call("GET", f"/pools/{POOL}/nodes")["nodes"]
-            return any(one["last_report_ms_ago"] is not None for one in nodes)
+            return any(node["last_report_ms_ago"] is not None for node in nodes)
 
-        _until(heard)
+        _poll_until(has_reported)
 
     def close(self) -> None:
         """End the connection."""
         self._connection.close()
 
 
-def _founded(client: _Client) -> str:
+def _set_up_org(client: _Client) -> str:
     """A pool, prices, and an org with credits; its account."""
     client.call("POST", "/pools", {"id": POOL})
-    rates = [{"gpu_type": loads.TYPE, "micros_per_gpu_hour": dict(loads.PRICES)[loads.TYPE]}]
+    rates = [
+        {"gpu_type": loads.GPU_TYPE, "micros_per_gpu_hour": dict(loads.PRICES)[loads.GPU_TYPE]}
+    ]
     client.call("POST", "/prices", {"effective_at": "2020-01-01T00:00:00Z", "rates": rates})
     account = str(client.call("POST", "/orgs", {"name": "idle", "tier": "paid"})["account_id"])
     grant = {"account_id": account, "amount_micros": 10**12, "kind": "paid"}
@@ -164,15 +166,15 @@ def _founded(client: _Client) -> str:
     return account
 
 
-def _span(client: _Client, account: str, number: int) -> float:
+def _measure_http_wait(client: _Client, account: str, number: int) -> float:
     """The seconds that a job waits until it is told to run."""
-    gpus = {"count": 1, "types": [loads.TYPE]}
+    gpus = {"count": 1, "types": [loads.GPU_TYPE]}
     ask = {"account_id": account, "command": ["true"], "gpus": gpus, "max_run_seconds": 600}
     began = time.perf_counter()
     job = client.call("POST", "/jobs", ask)["id"]
-    _until(lambda: client.call("GET", f"/jobs/{job}")["started_at"] is not None)
+    _poll_until(lambda: client.call("GET", f"/jobs/{job}")["started_at"] is not None)
     span = time.perf_counter() - began
-    _until(lambda: client.call("GET", f"/jobs/{job}")["ended_at"] is not None)
+    _poll_until(lambda: client.call("GET", f"/jobs/{job}")["ended_at"] is not None)
     return span
 
 
@@ -196,7 +198,7 @@ def _run_agent(client: _Client, url: str) -> Iterator[None]:
     key = str(client.call("POST", "/keys", key_request)["key"])
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bursar-")))
-        options = ["--pool", POOL, "--server", url, "--node", "n1", "--gpus", f"8x{loads.TYPE}"]
+        options = ["--pool", POOL, "--server", url, "--node", "n1", "--gpus", f"8x{loads.GPU_TYPE}"]
         command = ["agent", *options, "--state", str(folder / "node")]
         stack.enter_context(run_bursar(command, {"BURSAR_KEY": key}))
         yield

@@ -5,8 +5,8 @@ a random order, then more of them, drawn at random, until 1.3 times the cluster 
 Each goes at once to a node that has room for it, or is lost. What counts is how much of the
 cluster's GPUs is given away when as much as the whole cluster has been asked for, and at the end.
 
-A packer only says how welcome a pod is on a node. What it said is remembered until the node
-changes, so that a pod costs what has changed since the last one like it, not all nodes.
+A packer only ranks a node for a pod. Ranks are cached until the node changes, so a pod costs the
+changes since the last pod of its kind, not all nodes.
 """
 
 import random
@@ -18,14 +18,14 @@ from math import exp
 from typing import Final, NamedTuple, Protocol
 
 MILLI: Final = 1_000  # a whole GPU
-OVERASKED: Final = 1.3  # of the cluster, when the last pod has come
-COVERED: Final = 0.95  # of the pods are of a typical class
+REQUESTED_PART: Final = 1.3  # of the cluster, when the last pod has come
+TYPICAL_PART: Final = 0.95  # of the pods are of a typical class
 CPU_MOST: Final = 128_000  # of a node, by which BestFit measures
 GPUS_MOST: Final = 8
 
 
 class Pod(NamedTuple):
-    """What a pod asks for, all on one node; pods that ask for the same are the same to a packer."""
+    """The request of a pod, all on one node; a packer treats equal requests alike."""
 
     cpu_milli: int
     ram_mib: int
@@ -34,12 +34,12 @@ class Pod(NamedTuple):
     models: tuple[str, ...]  # it can use; () are all
 
     @property
-    def asked(self) -> int:
+    def milli_gpus(self) -> int:
         """Of GPUs, in thousandths."""
         return self.gpus * self.milli
 
     @property
-    def shared(self) -> bool:
+    def is_shared(self) -> bool:
         """Whether it leaves something of its GPU to others."""
         return self.gpus == 1 and self.milli < MILLI
 
@@ -61,9 +61,9 @@ class Host(NamedTuple):
         return len(self.free) - bisect_left(self.free, pod.milli) >= pod.gpus
 
     def without(self, pod: Pod, gpu: int | None = None) -> "Host":
-        """What is left: a part comes off the GPU at this place, or off the tightest one."""
+        """The host after placing a pod; a part is taken from GPU `gpu`, or from the tightest."""
         free = list(self.free)
-        if pod.shared:
+        if pod.is_shared:
             part = free.pop(bisect_left(free, pod.milli) if gpu is None else gpu) - pod.milli
             free = sorted([*free, part]) if part else free
         elif pod.gpus:
@@ -73,24 +73,24 @@ class Host(NamedTuple):
 
 
 class Packer(Protocol):
-    """A rule that says which node a pod should go to."""
+    """A rule that ranks the nodes for a pod."""
 
     def rank(self, host: Host, pod: Pod) -> tuple[int, Host]:
-        """How welcome a pod is where it fits, the smaller the better, and what is left then."""
+        """The rank of a host for a pod, smaller is better, and the host after placing it."""
 
 
 class BestFit:
-    """Where least is left, of CPU and GPU alike, in hundredths of the largest node."""
+    """Prefers the node with the least CPU and GPU left, in hundredths of the largest node."""
 
     def rank(self, host: Host, pod: Pod) -> tuple[int, Host]:
-        """Rounded as published: equal ones go to the first node."""
+        """Rank as published: rounded, so that equal nodes are taken in order."""
         cpu = (host.cpu_milli - pod.cpu_milli) / CPU_MOST
-        gpus = (sum(host.free) - pod.asked) / (GPUS_MOST * MILLI)
+        gpus = (sum(host.free) - pod.milli_gpus) / (GPUS_MOST * MILLI)
         return -int(100 * (1 - (cpu + gpus) / 2)), host.without(pod)
 
 
 class Fgd:
-    """Where free GPUs lose least of their use to the typical pods, in a hundred steps."""
+    """Prefers the node whose free GPUs stay most usable for typical pods, in a hundred steps."""
 
     def __init__(self, typical: Sequence[tuple[Pod, int]]) -> None:
         total = sum(times for _, times in typical)
@@ -103,25 +103,25 @@ class Fgd:
         before = self.fragments(host)
         ranked = []
         able = range(bisect_left(host.free, pod.milli), len(host.free))
-        for gpu in able if pod.shared else [None]:
+        for gpu in able if pod.is_shared else [None]:
             left = host.without(pod, gpu)
             score = int(100 / (1 + exp((self.fragments(left) - before) / MILLI)))
             ranked.append((-score, left))
-        return min(ranked, key=lambda one: one[0])
+        return min(ranked, key=lambda ranking: ranking[0])
 
     def fragments(self, host: Host) -> float:
         """Free GPU that a typical pod cannot use, in thousandths."""
         # How much CPU is free matters only against what the typical pods ask for.
         key = host.model, bisect_right(self._cpus, host.cpu_milli), host.free
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = sum(
-                part * _unusable(host, pod) for pod, part in self._typical
+        unusable = self._known.get(key)
+        if unusable is None:
+            unusable = self._known[key] = sum(
+                part * _count_unusable(host, pod) for pod, part in self._typical
             )
-        return found
+        return unusable
 
 
-def _unusable(host: Host, pod: Pod) -> int:
+def _count_unusable(host: Host, pod: Pod) -> int:
     first = bisect_left(host.free, pod.milli)
     able = (
         pod.gpus
@@ -132,20 +132,20 @@ def _unusable(host: Host, pod: Pod) -> int:
     return sum(host.free[:first] if able else host.free)
 
 
-def typical_of(pods: Sequence[Pod]) -> list[tuple[Pod, int]]:
+def find_typical(pods: Sequence[Pod]) -> list[tuple[Pod, int]]:
     """The most frequent classes that cover nearly all pods, and how many are of each."""
-    seen = Counter(pod._replace(ram_mib=0) for pod in pods)
-    found: list[tuple[Pod, int]] = []
+    counts = Counter(pod._replace(ram_mib=0) for pod in pods)
+    typical: list[tuple[Pod, int]] = []
     covered = 0
-    for pod, times in sorted(seen.items(), key=lambda one: (-one[1], one[0])):
-        if covered >= COVERED * len(pods):
+    for pod, times in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        if covered >= TYPICAL_PART * len(pods):
             break
-        found.append((pod, times))
+        typical.append((pod, times))
         covered += times
-    return found
+    return typical
 
 
-class Fleet:
+class PackedCluster:
     """Nodes in order, filled by a packer."""
 
     def __init__(self, hosts: Sequence[Host], packer: Packer) -> None:
@@ -155,14 +155,14 @@ class Fleet:
         self._ranked: dict[Pod, _Ranking] = {}
 
     def place(self, pod: Pod) -> bool:
-        """Put a pod on the most welcome node, of equal ones the first; whether there is one."""
+        """Put a pod on the best-ranked node, the first of equals; return whether there is one."""
         ranking = self._ranked.setdefault(pod, _Ranking())
-        for place in dict.fromkeys(self._changes[ranking.seen :]):
+        for place in dict.fromkeys(self._changes[ranking.changes_ranked :]):
             host = self._hosts[place]
             if host.takes(pod):
                 rank, left = self._packer.rank(host, pod)
                 heappush(ranking.nodes, (rank, place, host, left))
-        ranking.seen = len(self._changes)
+        ranking.changes_ranked = len(self._changes)
         while ranking.nodes:
             _, place, host, left = heappop(ranking.nodes)
             if self._hosts[place] is host:
@@ -173,36 +173,36 @@ class Fleet:
 
 
 class _Ranking:
-    """What a packer said about one kind of pod, and up to which change."""
+    """The ranked nodes of one kind of pod, and the number of changes they include."""
 
-    __slots__ = ("nodes", "seen")
+    __slots__ = ("changes_ranked", "nodes")
 
     def __init__(self) -> None:
         self.nodes: list[tuple[int, int, Host, Host]] = []
-        self.seen = 0
+        self.changes_ranked = 0
 
 
-def shuffled(pods: Sequence[Pod], hosts: Sequence[Host], seed: int) -> tuple[list[Pod], list[Host]]:
-    """Pods as they come, until too much has been asked for, and the nodes in a random order."""
-    chance = random.Random(seed)
+def shuffle(pods: Sequence[Pod], hosts: Sequence[Host], seed: int) -> tuple[list[Pod], list[Host]]:
+    """Pods in random order, more than the cluster can hold, and nodes in random order."""
+    rng = random.Random(seed)
     coming = list(pods)
-    chance.shuffle(coming)
-    room = OVERASKED * capacity(hosts) - sum(pod.asked for pod in coming)
-    while room >= (pod := chance.choice(pods)).asked:
+    rng.shuffle(coming)
+    room = REQUESTED_PART * count_capacity(hosts) - sum(pod.milli_gpus for pod in coming)
+    while room >= (pod := rng.choice(pods)).milli_gpus:
         coming.append(pod)
-        room -= pod.asked
+        room -= pod.milli_gpus
     order = list(hosts)
-    chance.shuffle(order)
+    rng.shuffle(order)
     return coming, order
 
 
-def capacity(hosts: Sequence[Host]) -> int:
+def count_capacity(hosts: Sequence[Host]) -> int:
     """All GPUs, in thousandths."""
     return sum(sum(host.free) for host in hosts)
 
 
 class Curve:
-    """How much of a cluster is given away, in percent, by how much of it has been asked for."""
+    """The allocated part of a cluster, in percent, by the requested part."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -210,24 +210,24 @@ class Curve:
         self._sums: dict[int, tuple[float, int]] = {}
 
     def count(self, pod: Pod, *, placed: bool) -> None:
-        """A pod has come, and has or has not found a place."""
-        self._arrived += pod.asked
-        self._placed += pod.asked if placed else 0
+        """Count a pod that was or was not placed."""
+        self._arrived += pod.milli_gpus
+        self._placed += pod.milli_gpus if placed else 0
         percent = round(100 * self._arrived / self._total)
         total, times = self._sums.get(percent, (0.0, 0))
         self._sums[percent] = total + 100 * self._placed / self._total, times + 1
 
     def at(self, percent: int) -> float:
-        """The mean while so much has been asked for, to the next percent; else the last one."""
-        known = [one for one in self._sums if one <= percent]
+        """The mean allocation at this requested percent, or at the last one before it."""
+        known = [measured for measured in self._sums if measured <= percent]
         total, times = self._sums[max(known)]
         return total / times
 
 
 def pack(coming: Sequence[Pod], hosts: Sequence[Host], packer: Packer) -> Curve:
     """One run."""
-    fleet = Fleet(hosts, packer)
-    curve = Curve(capacity(hosts))
+    fleet = PackedCluster(hosts, packer)
+    curve = Curve(count_capacity(hosts))
     for pod in coming:
         curve.count(pod, placed=fleet.place(pod))
     return curve
