@@ -26,7 +26,7 @@ from benchmarks.traces.packers import (
 )
 
 NODES: Final = 150
-ASKED: Final = 1.05  # of the cluster, by the list of pods
+REQUESTED_PART: Final = 1.05  # of the cluster, by the list of pods
 
 
 class Model(NamedTuple):
@@ -71,7 +71,7 @@ def scene(fleet: str, load: str, named: float, seed: int) -> tuple[list[Pod], li
         for model in drawn
     ]
     pods: list[Pod] = []
-    while sum(pod.milli_gpus for pod in pods) < ASKED * count_capacity(hosts):
+    while sum(pod.milli_gpus for pod in pods) < REQUESTED_PART * count_capacity(hosts):
         pod = _pod(models, kinds, named, chance)
         if any(host.takes(pod) for host in hosts):
             pods.append(pod)

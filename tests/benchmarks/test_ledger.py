@@ -42,7 +42,7 @@ TINY = LedgerSizes(
 
 
 def log(_: str) -> None:
-    """Nobody listens."""
+    """Discard progress."""
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_every_load_runs_and_its_books_add_up(measured: LedgerResults) -> None:
 
 
 @pytest.mark.slow
-def test_callers_in_two_processes_stand_beside_those_in_one(measured: LedgerResults) -> None:
+def test_callers_in_two_processes_are_compared_with_one_process(measured: LedgerResults) -> None:
     """The same load, and the figure of one process is its yardstick."""
     figures = {figure.what: figure for figure in measured.loads[0].figures}
 
@@ -82,7 +82,7 @@ def test_callers_in_two_processes_stand_beside_those_in_one(measured: LedgerResu
 
 
 @pytest.mark.slow
-def test_machines_get_every_load(measured: LedgerResults) -> None:
+def test_json_has_every_load(measured: LedgerResults) -> None:
     """As plain JSON: figures with units, goals, and whether the books add up."""
     told = json.loads(json.dumps(measured.as_object(quick=True)))
 
@@ -95,7 +95,9 @@ def test_machines_get_every_load(measured: LedgerResults) -> None:
 
 
 @pytest.mark.slow
-def test_people_get_a_table(measured: LedgerResults, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_has_every_load_and_yardstick(
+    measured: LedgerResults, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With units, yardsticks and what asking costs."""
     measured.print()
 
@@ -105,7 +107,7 @@ def test_people_get_a_table(measured: LedgerResults, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.slow
-def test_some_loads_can_be_had_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_named_loads_run(capsys: pytest.CaptureFixture[str]) -> None:
     """On a database that is gone afterwards; progress goes to the other stream."""
     assert bench.main(json=True, only=["L-rebuild"], sizes=TINY)
 
@@ -115,7 +117,7 @@ def test_some_loads_can_be_had_alone(capsys: pytest.CaptureFixture[str]) -> None
     assert "L-rebuild: verify" in told.err
 
 
-def test_copies_of_an_org_are_what_the_ledger_would_have_made(database: ScratchDatabase) -> None:
+def test_copies_of_an_org_pass_verify_and_rebuild(database: ScratchDatabase) -> None:
     """Their tables add up and follow from their events."""
     orgs = make_orgs(database, 3, SPREAD)
 
@@ -131,10 +133,10 @@ def test_copies_of_an_org_are_what_the_ledger_would_have_made(database: ScratchD
     ("damage", "complaint"),
     [
         ("update grants set spent = spent + 1, amount = amount + 1", "grant"),
-        ("delete from requests where key like 'run-1-1/%'", "answers were given"),
+        ("delete from requests where key like 'run-1-1/%'", "answers were returned"),
     ],
 )
-def test_a_load_whose_books_do_not_add_up_has_failed(
+def test_load_with_inconsistent_books_fails(
     database: ScratchDatabase, damage: str, complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A fast wrong answer counts as zero."""
@@ -158,7 +160,7 @@ def test_a_load_whose_books_do_not_add_up_has_failed(
     assert "WRONG" in capsys.readouterr().out
 
 
-def test_processes_are_counted_once_all_are_warm(database: ScratchDatabase) -> None:
+def test_processes_are_measured_once_all_are_warm(database: ScratchDatabase) -> None:
     """Each under keys of its own, on the same orgs; what is answered is stored."""
     load = Load(name="L-spread", what="")
     working = LedgerWorkload(load, database, TINY, log)
@@ -178,7 +180,7 @@ def test_processes_are_counted_once_all_are_warm(database: ScratchDatabase) -> N
 
 
 @pytest.mark.parametrize(("clean", "status"), [(True, 0), (False, 1)])
-def test_the_exit_status_says_whether_the_books_added_up(
+def test_exit_status_is_1_if_books_do_not_add_up(
     clean: bool, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench, "main", lambda **_: clean)
@@ -188,7 +190,7 @@ def test_the_exit_status_says_whether_the_books_added_up(
     assert status == told.exit_code
 
 
-def test_http_alone_is_one_load(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_http_option_runs_one_load(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "main", lambda only, **_: list(only) == ["L-http"])
 
     told = CliRunner().invoke(app, ["ledger", "--http"])
@@ -196,7 +198,7 @@ def test_http_alone_is_one_load(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 == told.exit_code
 
 
-def test_an_unknown_load_is_refused() -> None:
+def test_unknown_load_is_refused() -> None:
     told = CliRunner().invoke(app, ["ledger", "--only", "L-hot,L-cold"])
 
     assert 2 == told.exit_code
@@ -238,7 +240,7 @@ class Listener(NullLedger):
         return super().submit(org, key, command)
 
 
-def test_callers_ask_all_steps_of_a_unit_in_order_under_keys_of_their_own() -> None:
+def test_callers_send_the_steps_of_a_unit_in_order_with_separate_keys() -> None:
     listener = Listener()
 
     found = measure_peak(listener, UnitSource("w", ["org"], 3), callers=1, seconds=0.05)
@@ -249,7 +251,7 @@ def test_callers_ask_all_steps_of_a_unit_in_order_under_keys_of_their_own() -> N
     assert 0 == found.failed
 
 
-def test_a_late_answer_counts_from_when_its_command_was_due() -> None:
+def test_latency_counts_from_when_the_command_was_due() -> None:
     """Not from when it could be asked at last: the others were due while the first took long."""
     told = measure_latency(Desk(late_s=0.4), UnitSource("w", ["org"], 3), rate=500, seconds=0.2)
 
@@ -257,9 +259,9 @@ def test_a_late_answer_counts_from_when_its_command_was_due() -> None:
     assert told.ms(0.5) > 100, "half of them waited for the first"
 
 
-def test_what_is_turned_away_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejected_commands_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """With all that could not follow from it."""
-    monkeypatch.setattr("benchmarks.ledger.callers.LAST_ANSWERS_S", 0.1)
+    monkeypatch.setattr("benchmarks.ledger.callers.LAST_ANSWER_TIMEOUT_S", 0.1)
     desk = Desk(busy_after=7)
 
     told = measure_latency(desk, UnitSource("w", ["org"], 3), rate=500, seconds=0.2)

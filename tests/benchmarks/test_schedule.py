@@ -30,7 +30,7 @@ Planner = Callable[[Cluster, Instant], Plan]
 
 
 def log(_: str) -> None:
-    """Nobody listens."""
+    """Discard progress."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def measured() -> list[Load]:
 
 
 @pytest.mark.parametrize("name", LOADS)
-def test_every_load_runs_and_adds_up(name: str, measured: list[Load]) -> None:
+def test_every_load_runs_without_problems(name: str, measured: list[Load]) -> None:
     """No GPU is given away twice, no ceiling is passed, everything starts that should (S2)."""
     [load] = [one for one in measured if one.name == name]
 
@@ -49,14 +49,14 @@ def test_every_load_runs_and_adds_up(name: str, measured: list[Load]) -> None:
     assert all(one.value > 0 for one in load.figures if one.unit != "%")
 
 
-def test_the_jobs_that_lack_a_victim_are_told_why(measured: list[Load]) -> None:
+def test_gang_that_lacks_a_victim_gets_the_exact_reason(measured: list[Load]) -> None:
     """With the very number of GPUs that are missing (S14)."""
     [load] = [one for one in measured if one.name == "kai-negative"]
 
     assert any("Missing: 1 GPU" in note and "paid.borrower" in note for note in load.notes)
 
 
-def test_machines_get_every_load(measured: list[Load]) -> None:
+def test_json_has_every_load(measured: list[Load]) -> None:
     """As plain JSON: figures with units, yardsticks, peers and goals."""
     told = json.loads(json.dumps(bench.as_object(measured, quick=True)))
 
@@ -68,7 +68,9 @@ def test_machines_get_every_load(measured: list[Load]) -> None:
     assert first["ratio"] > 0
 
 
-def test_people_get_a_table(measured: list[Load], capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_has_units_yardsticks_and_peers(
+    measured: list[Load], capsys: pytest.CaptureFixture[str]
+) -> None:
     """With units, yardsticks and the peers' figures."""
     bench.print_table(measured, quick=True)
 
@@ -77,7 +79,7 @@ def test_people_get_a_table(measured: list[Load], capsys: pytest.CaptureFixture[
         assert word in told
 
 
-def test_some_loads_can_be_had_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_named_loads_run(capsys: pytest.CaptureFixture[str]) -> None:
     """Progress goes to the other stream."""
     assert bench.main(quick=True, json=True, only=["volcano-4"])
 
@@ -86,16 +88,16 @@ def test_some_loads_can_be_had_alone(capsys: pytest.CaptureFixture[str]) -> None
     assert "volcano-4: 80 x 1" in told.err
 
 
-def test_people_get_the_table_of_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_has_only_the_named_loads(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(quick=True, only=["kai-negative"])
 
     assert "KAI 249 s" in capsys.readouterr().out
 
 
-def test_a_slow_planner_need_not_decide_as_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_planner_decides_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """How often it did is told."""
-    monkeypatch.setattr(core, "DEEP_S", 0.0)
-    monkeypatch.setattr(core, "EACH_LEAST", 2)
+    monkeypatch.setattr(core, "DECISIONS_MAX_S", 0.0)
+    monkeypatch.setattr(core, "DECISIONS_LEAST", 2)
 
     [load] = measure(QUICK, ["deep-queue"], log)
 
@@ -129,7 +131,7 @@ WRONG: dict[str, tuple[str, Planner]] = {
 
 
 @pytest.mark.parametrize(("name", "planner"), WRONG.values(), ids=WRONG)
-def test_a_load_that_was_decided_wrongly_has_failed(
+def test_load_with_wrong_decisions_fails(
     name: str, planner: Planner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fast wrong answer counts as zero."""
@@ -140,7 +142,7 @@ def test_a_load_that_was_decided_wrongly_has_failed(
     assert load.problems
 
 
-def test_starts_where_nothing_should_start_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_starts_on_a_full_cluster_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a pool that is not as full as it should be."""
     deep, array, steady = loads.make_deep_queue, loads.make_array, loads.make_steady
 
@@ -152,26 +154,28 @@ def test_starts_where_nothing_should_start_are_seen(monkeypatch: pytest.MonkeyPa
 
         return made
 
-    monkeypatch.setattr(loads, "deep", with_room(deep))
-    monkeypatch.setattr(loads, "array", with_room(array))
-    monkeypatch.setattr(loads, "steady", with_room(steady))
+    monkeypatch.setattr(loads, "make_deep_queue", with_room(deep))
+    monkeypatch.setattr(loads, "make_array", with_room(array))
+    monkeypatch.setattr(loads, "make_steady", with_room(steady))
     for load in measure(QUICK, ["armada-steady", "slurm-throughput", "deep-queue"], log):
         assert load.problems, load.name
 
 
-def test_a_gang_that_gets_what_it_may_not_ask_for_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gang_that_starts_without_legal_victims_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     reclaiming = loads.make_reclaim
     monkeypatch.setattr(
         loads,
-        "reclaiming",
-        lambda count, asks, of, kept: reclaiming(count, asks, of, protected=kept - 1),
+        "make_reclaim",
+        lambda count, asks, of, protected: reclaiming(count, asks, of, protected=protected - 1),
     )
     [load] = measure(QUICK, ["kai-negative"], log)
 
     assert any("decisions where none is right" in problem for problem in load.problems)
 
 
-def test_a_second_look_that_decides_something_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_round_that_decides_something_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the jobs that were left out at first."""
     plans = iter((lambda all_of: all_of[:-1], lambda all_of: all_of))
     monkeypatch.setattr(
@@ -181,11 +185,11 @@ def test_a_second_look_that_decides_something_is_seen(monkeypatch: pytest.Monkey
     told = Load(name="kai-fill", what="")
     core._measure_fill(loads.make_fill(2, 0), told)
 
-    assert ["15 of 16 jobs start", "a second look decides something"] == told.problems
+    assert ["15 of 16 jobs start", "a second round decides something"] == told.problems
 
 
-def test_one_victim_too_many_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody leaves for nothing."""
+def test_superfluous_victim_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A victim is chosen only if its GPUs are needed."""
     more = Preempt(
         job=JobId("r000015"), wanted_by=JobId("ask00000"), right="floor", lost=0, stops_at=T0
     )
@@ -194,10 +198,10 @@ def test_one_victim_too_many_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Load(name="kai-reclaim", what="")
     core._measure_reclaim(loads.make_reclaim(2, 1, make_shape()), told)
 
-    assert ["2 leave for 1 of 1 jobs"] == told.problems
+    assert ["2 victims for 1 of 1 jobs"] == told.problems
 
 
-def test_victims_that_left_for_nobody_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_victims_without_a_start_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one who asked has to start once they have left."""
     kept = with_decisions(lambda all_of: [one for one in all_of if not isinstance(one, Start)])
     monkeypatch.setattr("benchmarks.schedule.checker.make_plan", kept)
@@ -207,7 +211,7 @@ def test_victims_that_left_for_nobody_are_seen(monkeypatch: pytest.MonkeyPatch) 
     assert ["0 of 1 jobs start once the victims have left"] == told.problems
 
 
-def test_whoever_makes_room_in_the_streams_runs_again_from_the_beginning() -> None:
+def test_victim_in_the_streams_runs_again_from_the_beginning() -> None:
     """At once, and the one it was asked for starts in its place."""
     load = loads.make_reclaim(1, 0, make_shape())
     pool = MeasuredPool(replace(load, running=()))
@@ -224,7 +228,7 @@ def test_whoever_makes_room_in_the_streams_runs_again_from_the_beginning() -> No
 # ----------------------------------------------------------------------- those who look on
 
 
-def test_the_watch_sees_a_gpu_that_is_given_away_twice() -> None:
+def test_checker_reports_a_gpu_that_is_given_away_twice() -> None:
     snapshot = loads.make_fill(1, 0)
     watch = GpuChecker(snapshot)
     first, second, *_ = snapshot.waiting
@@ -233,20 +237,20 @@ def test_the_watch_sees_a_gpu_that_is_given_away_twice() -> None:
     watch.start(first, (piece,))
     assert [] == watch.problems
     watch.start(second, (piece,))
-    assert ["j000001 was given 1 GPUs of others: ('n00000', 3)"] == watch.problems
+    assert ["j000001 has 1 GPUs of others: ('n00000', 3)"] == watch.problems
 
 
-def test_the_watch_sees_a_job_that_runs_twice_or_lacks_gpus() -> None:
+def test_checker_reports_a_job_that_runs_twice_or_lacks_gpus() -> None:
     watch = GpuChecker(loads.make_fill(1, 0))
     gang = make_job("gang", make_path("team"), make_shape(2))
 
     watch.start(gang, (Piece(NodeId("n00000"), (0,), 1),))
     watch.start(gang, (Piece(NodeId("n00000"), (1, 2), 1),))
 
-    assert ["gang has 1 GPUs, not what it asked for", "gang runs twice"] == watch.problems
+    assert ["gang has 1 GPUs, not what it requested", "gang runs twice"] == watch.problems
 
 
-def test_the_watch_sees_a_ceiling_that_is_passed() -> None:
+def test_checker_reports_an_exceeded_ceiling() -> None:
     watch = GpuChecker(loads.make_fill(1, 1))
     hopeless = make_job("z", make_path("zero"), make_shape())
 
@@ -259,7 +263,7 @@ def test_the_watch_sees_a_ceiling_that_is_passed() -> None:
     assert (1, 0) == (len(watch.problems), watch.gpus)
 
 
-def test_what_the_planner_starts_is_what_the_watch_counts() -> None:
+def test_checker_counts_what_the_planner_starts() -> None:
     pool = MeasuredPool(loads.make_fill(2, 3))
     plan = pool.round(T0)
 
@@ -271,7 +275,7 @@ def test_what_the_planner_starts_is_what_the_watch_counts() -> None:
 # ----------------------------------------------------------------------- the yardstick
 
 
-def test_the_yardstick_starts_what_fits_by_class_and_age() -> None:
+def test_naive_planner_starts_what_fits_by_class_and_age() -> None:
     """The first nodes that take all tasks; whoever does not fit waits."""
     snapshot = loads.make_pods(1, 16)
     urgent = replace(make_job("urgent", make_path("team"), make_shape(9)), priority_class=1)
@@ -287,7 +291,7 @@ def test_the_yardstick_starts_what_fits_by_class_and_age() -> None:
     assert ["small"] == [one.id for one in naive.waiting]
 
 
-def test_the_yardstick_knows_ceilings_and_what_is_lent() -> None:
+def test_naive_planner_respects_ceilings_and_takes_lent_gpus() -> None:
     naive = NaivePlanner(loads.make_fill(1, 2))
     assert 8 == len(naive.round())
     assert ["z000000", "z000001"] == [one.id for one in naive.waiting]
@@ -301,7 +305,7 @@ def test_the_yardstick_knows_ceilings_and_what_is_lent() -> None:
     assert 1 == len(NaivePlanner(lent, core.BORROWER).round())
 
 
-def test_the_yardstick_runs_the_streams_to_their_end() -> None:
+def test_naive_planner_runs_the_streams_to_their_end() -> None:
     load = QUICK.baseline
     went = run_streams(
         NaiveScheduler(NaivePlanner(loads.make_groups(load))), loads.list_arrivals(load)
@@ -314,7 +318,7 @@ def test_the_yardstick_runs_the_streams_to_their_end() -> None:
 # ----------------------------------------------------------------------- sizes and figures
 
 
-def test_the_loads_are_as_large_as_published() -> None:
+def test_loads_are_as_large_as_published() -> None:
     """Jobs, GPUs, and how long they take at the least."""
     told = [(one.jobs, one.gpus, round(one.ideal_s)) for one in (FULL.baseline, FULL.large)]
 
@@ -327,7 +331,7 @@ def test_the_loads_are_as_large_as_published() -> None:
     assert 200 == len(set(loads.SHAPES))
 
 
-def test_figures_tell_their_goal_and_whether_it_is_met() -> None:
+def test_figure_states_its_goal_and_whether_it_is_met() -> None:
     def met(*, most: float | None = None, least: float | None = None) -> bool | None:
         return Figure(what="", value=2.0, unit="s", most=most, least=least).met
 
@@ -338,7 +342,7 @@ def test_figures_tell_their_goal_and_whether_it_is_met() -> None:
     assert 0.5 == Figure(what="", value=2, unit="s", yardstick_value=4).ratio
 
 
-def test_wrong_decisions_are_no_figures(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_marks_a_load_with_problems_as_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     figure = Figure(what="all", value=200, unit="s", most=500)
     broken = Load(name="kai-fill", what="", figures=[figure], problems=["twice"])
     bench.print_table([broken], quick=False)
@@ -352,7 +356,7 @@ def test_wrong_decisions_are_no_figures(capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize(("clean", "status"), [(True, 0), (False, 1)])
-def test_the_exit_status_says_whether_all_was_decided_rightly(
+def test_exit_status_is_1_if_a_decision_was_wrong(
     clean: bool, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench, "main", lambda **_: clean)
@@ -362,7 +366,7 @@ def test_the_exit_status_says_whether_all_was_decided_rightly(
     assert status == told.exit_code
 
 
-def test_a_measurement_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(**_: object) -> bool:
         raise KeyboardInterrupt
 
@@ -372,14 +376,14 @@ def test_a_measurement_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("given", [["--core", "--only", "kai-fill,kai-full"], []])
-def test_what_is_not_there_is_refused(given: list[str]) -> None:
+def test_unknown_loads_and_missing_options_are_refused(given: list[str]) -> None:
     told = CliRunner().invoke(app, ["schedule", *given])
 
     assert 2 == told.exit_code
     assert ("kai-negative" if given else "--core") in told.output
 
 
-def test_a_start_is_a_start() -> None:
+def test_find_starts_leaves_out_preemptions() -> None:
     """Starts are told from the decisions that make room."""
     start = Start(job=JobId("a"), gpu_type="H100", pieces=(), why=StartReason.TURN)
     leave = Preempt(job=JobId("b"), wanted_by=JobId("a"), right="floor", lost=0, stops_at=T0)

@@ -38,7 +38,7 @@ N0 = NodeId("n00000")
 
 
 def log(_: str) -> None:
-    """Nobody listens."""
+    """Discard progress."""
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def measured(server: Database) -> list[Load]:
 
 
 @pytest.mark.slow
-def test_every_load_runs_and_adds_up(measured: list[Load]) -> None:
+def test_every_load_runs_without_problems(measured: list[Load]) -> None:
     """Each job ends once, in its pool and in its org's books, and nothing is left over (D4)."""
     assert list(LOADS) == [load.name for load in measured]
     for load in measured:
@@ -64,7 +64,7 @@ def test_every_load_runs_and_adds_up(measured: list[Load]) -> None:
 
 
 @pytest.mark.slow
-def test_machines_and_people_get_every_load(
+def test_json_and_table_have_every_load(
     measured: list[Load], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With peers, goals, and our figures as multiples of the peers'."""
@@ -110,7 +110,7 @@ def problems(world: Deployment) -> list[str]:
     return load.problems
 
 
-def test_a_job_that_has_not_run_is_seen(world: Deployment) -> None:
+def test_job_that_has_not_run_is_reported(world: Deployment) -> None:
     """Unless it is one that cannot."""
     run(world, TWO[0])
     assert [] == problems(world)
@@ -122,7 +122,7 @@ def test_a_job_that_has_not_run_is_seen(world: Deployment) -> None:
     assert [] == load.problems
 
 
-def test_a_job_that_has_ended_twice_is_seen(world: Deployment) -> None:
+def test_job_that_has_ended_twice_is_reported(world: Deployment) -> None:
     """Two attempts cannot both have come to the job's own end."""
     run(world, TWO[0])
     world.connection.execute(
@@ -138,7 +138,7 @@ def test_a_job_that_has_ended_twice_is_seen(world: Deployment) -> None:
     assert "team j0: succeeded, 2 ends" in problems(world)
 
 
-def test_books_that_do_not_add_up_are_seen(world: Deployment) -> None:
+def test_inconsistent_books_are_reported(world: Deployment) -> None:
     """Although all jobs have run."""
     run(world, *TWO)
     world.connection.execute("update grants set available = available - 1, held = held + 1")
@@ -146,7 +146,7 @@ def test_books_that_do_not_add_up_are_seen(world: Deployment) -> None:
     assert problems(world)
 
 
-def test_a_submission_that_was_refused_is_seen(world: Deployment) -> None:
+def test_refused_submission_is_reported(world: Deployment) -> None:
     """Whether the rules log no or the ledger fails."""
     world.submit_one_by_one([make_job("j9", make_path("team", "nobody"), make_shape())], 1)
     world.submit_one_by_one([make_job("j8", make_path("strangers"), make_shape())], 1)
@@ -156,7 +156,7 @@ def test_a_submission_that_was_refused_is_seen(world: Deployment) -> None:
     assert failed.startswith("failed: OrgUnknown")
 
 
-def test_a_gpu_that_is_given_away_twice_is_seen(world: Deployment) -> None:
+def test_gpu_that_is_given_away_twice_is_reported(world: Deployment) -> None:
     """By the node itself."""
     nodes = simulate_nodes(world, SETTING, lambda _: FOREVER)
     machine = nodes._machines[N0]
@@ -168,7 +168,7 @@ def test_a_gpu_that_is_given_away_twice_is_seen(world: Deployment) -> None:
     assert ["GPU 1 of n00000 was given away twice"] == nodes.problems
 
 
-def test_a_lease_that_is_lost_is_seen(world: Deployment) -> None:
+def test_lost_lease_is_reported(world: Deployment) -> None:
     """Because it was not renewed, or because another answer came without it."""
     nodes = simulate_nodes(world, SETTING, lambda _: FOREVER)
     machine = nodes._machines[N0]
@@ -191,7 +191,7 @@ def _order(fence: int, gpus: tuple[int, ...]) -> LeaseOrder:
     )  # fmt: skip
 
 
-def test_whoever_makes_room_runs_again(server: Database) -> None:
+def test_victim_runs_again(server: Database) -> None:
     """A lender's GPU is given back, and the borrower's job ends once all the same (M3)."""
     lent = loads.make_reclaim(1, 1, make_shape())
     borrowers = [replace(one.job, queued_at=0) for one in lent.running]
@@ -210,10 +210,10 @@ def test_whoever_makes_room_runs_again(server: Database) -> None:
     assert (1, []) == (nodes.preemptions, nodes.problems)
 
 
-def test_a_load_that_does_not_come_to_its_end_says_how_far_it_got(
+def test_timeout_of_a_load_states_the_progress(
     world: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worlds, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(worlds, "LOAD_TIMEOUT_S", 0.0)
     world.submit([(0.0, one) for one in TWO], 0.0)
 
     with pytest.raises(LoadTimeout, match=r"2 jobs running; \{'queued': 2\}"):
@@ -223,7 +223,7 @@ def test_a_load_that_does_not_come_to_its_end_says_how_far_it_got(
 # ----------------------------------------------------------------------- settings and figures
 
 
-def test_shares_stand_where_pools_look_for_them() -> None:
+def test_shares_of_queues_are_below_the_root_account() -> None:
     """The account of a queue is below its org's own."""
     snapshot = loads.make_groups(QUICK.baseline)
     found = [path for path, _ in insert_root_account(snapshot.policy).shares]
@@ -243,7 +243,7 @@ def test_orgs_have_the_accounts_of_their_jobs() -> None:
     assert LoadSetup(loads.make_pods(1, 1), {"x": ("one", "three"), "y": ("two",)}) == told
 
 
-def test_the_slow_end_of_some_spans() -> None:
+def test_idle_figures_are_p50_and_p99() -> None:
     """The middle one, and the one that one in a hundred is slower than."""
     middle, slow = idle.make_figures([number / 1_000 for number in range(200, 0, -1)])
 
@@ -257,7 +257,7 @@ def test_the_slow_end_of_some_spans() -> None:
 
 
 @pytest.mark.parametrize(("clean", "status"), [(True, 0), (False, 1)])
-def test_the_exit_status_says_whether_all_came_out_right(
+def test_exit_status_is_1_if_a_load_has_problems(
     clean: bool, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[str, Any] = {}
@@ -276,7 +276,7 @@ def test_the_exit_status_says_whether_all_came_out_right(
 @pytest.mark.parametrize(
     ("error", "status"), [(KeyboardInterrupt(), 130), (LoadTimeout("not reached"), 2)]
 )
-def test_a_measurement_may_not_come_to_its_end(
+def test_interrupt_and_timeout_have_exit_statuses(
     error: BaseException, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def main(**_: object) -> bool:
@@ -287,12 +287,12 @@ def test_a_measurement_may_not_come_to_its_end(
 
 
 @pytest.mark.parametrize("given", [["--durable", "--core"], ["--durable", "--only", "kai-full"]])
-def test_what_is_not_there_is_refused(given: list[str]) -> None:
+def test_unknown_loads_and_conflicting_options_are_refused(given: list[str]) -> None:
     assert 2 == CliRunner().invoke(app, ["schedule", *given]).exit_code
 
 
 @pytest.mark.slow
-def test_the_command_prints_a_table_or_one_object(
+def test_command_prints_a_table_or_one_json_object(
     database_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Progress goes to the other stream."""

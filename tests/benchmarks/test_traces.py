@@ -54,7 +54,7 @@ SEED = 7
 
 
 def log(_: str) -> None:
-    """Nobody listens."""
+    """Discard progress."""
 
 
 # ----------------------------------------------------------------------------- made-up data
@@ -169,7 +169,7 @@ class Snug(Fgd):
 
 
 @pytest.mark.parametrize("packer", [BestFit(), Fgd(find_typical(some_pods()))])
-def test_what_is_remembered_changes_no_choice(packer: Packer) -> None:
+def test_cached_ranks_change_no_choice(packer: Packer) -> None:
     """A fleet comes to the same as asking about all nodes for every pod."""
     coming, hosts = shuffle(some_pods(), some_hosts(), SEED)
     fleet, plain = PackedCluster(hosts, packer), list(hosts)
@@ -187,7 +187,7 @@ def test_what_is_remembered_changes_no_choice(packer: Packer) -> None:
         assert plain == fleet._hosts
 
 
-def test_the_planner_places_as_its_rule_says() -> None:
+def test_planner_places_by_its_rule() -> None:
     """Core's placement and the rule written down a second time fill a cluster alike (S5)."""
     pods = some_pods()
     for seed in range(SEED, SEED + 3):
@@ -242,7 +242,7 @@ def test_a_pod_needs_cpu_memory_gpus_and_model(pod: Pod, fits: bool) -> None:
     assert fits == Host("A", 8_000, 100, (400, MILLI, MILLI)).takes(pod)
 
 
-def test_pods_come_until_the_cluster_is_overasked() -> None:
+def test_pods_arrive_until_more_than_the_cluster_is_requested() -> None:
     """All pods of the list, then more, never beyond 1.3 times the cluster."""
     pods, hosts = [Pod(1, 1, 1, MILLI, ())] * 5, [Host("A", 8, 8, (MILLI,) * 8)]
     coming, _ = shuffle(pods, hosts, SEED)
@@ -251,7 +251,7 @@ def test_pods_come_until_the_cluster_is_overasked() -> None:
     assert count_capacity(hosts) * 1.3 >= sum(pod.milli_gpus for pod in coming)
 
 
-def test_a_curve_is_the_mean_inside_a_percent() -> None:
+def test_curve_is_the_mean_within_a_percent() -> None:
     """To the nearest one, of all pods that come while so much has been asked for."""
     curve = Curve(100 * MILLI)
     for placed in (True, True, False):
@@ -273,7 +273,7 @@ GANG = [ask("a", 0, 3, 10), ask("b", 1, 4, 5), ask("c", 2, 1, 2), ask("d", 3, 1,
         (False, {"a": 10, "c": 4, "d": 24, "b": 29}),
     ],
 )
-def test_a_job_without_room_blocks_or_is_overtaken(blocks: bool, want: dict[str, int]) -> None:
+def test_job_without_room_blocks_or_is_overtaken(blocks: bool, want: dict[str, int]) -> None:
     """On one node of 4 GPUs, by arrival."""
     assert want == ended(run_queue(GANG, [4], lambda one: (one.arrives,), blocks=blocks))
 
@@ -304,7 +304,7 @@ def test_least_attained_changes_with_time_alone() -> None:
     assert {"a": 50, "b": 60} == ended(run_ranked(asks, [1], rule))
 
 
-def test_victims_are_looked_for_only_when_nothing_is_idle() -> None:
+def test_victims_are_chosen_only_if_nothing_is_idle() -> None:
     """A better job goes to the idle node; the next one to where fewest GPUs change hands."""
     asks = [ask("low", 0, 3, 50, 2), ask("one", 1, 4, 10), ask("two", 2, 4, 10)]
     done = run_ranked(asks, [4, 4], Rule(ranks=lambda task: (task.job.tier, task.node is None)))
@@ -379,7 +379,7 @@ def by_tier(one: TraceJob) -> JobRequest:
     )
 
 
-def test_our_scheduler_runs_a_trace() -> None:
+def test_bursar_runs_a_trace() -> None:
     """Each job for as long as it runs and its start costs, when there is room."""
     world = WORLD._replace(start_cost=2 * SECOND)
     done = TraceRun(
@@ -391,7 +391,7 @@ def test_our_scheduler_runs_a_trace() -> None:
     assert [12, 7] == [task.attained // SECOND for task in done]
 
 
-def test_whoever_stops_keeps_its_work_and_pays_for_it() -> None:
+def test_victim_keeps_its_work_and_pays_the_restart() -> None:
     """One makes room for enterprise below its floor: 5 s to save, 3 s to begin anew."""
     world = WORLD._replace(stop_cost=5 * SECOND, restart_cost=3 * SECOND)
     asks = [ask("one", 0, 2, 900), ask("two", 0, 2, 900), ask("urgent", 10, 2, 200)]
@@ -405,7 +405,7 @@ def test_whoever_stops_keeps_its_work_and_pays_for_it() -> None:
     assert urgent + 900 + 3 - (urgent - 205) == ended(done)[stopped.job.name]
 
 
-def test_a_job_that_ends_before_its_work_is_saved_is_done() -> None:
+def test_job_that_ends_before_its_checkpoint_is_finished() -> None:
     """It was asked, but there is nothing to come back for."""
     world = WORLD._replace(stop_cost=5 * SECOND)
     asks = [ask("one", 0, 2, 12), ask("two", 0, 2, 12), ask("urgent", 10, 2, 20)]
@@ -415,7 +415,7 @@ def test_a_job_that_ends_before_its_work_is_saved_is_done() -> None:
     assert {"one": 12, "two": 12, "urgent": 32} == ended(done)
 
 
-def test_rounds_can_wait_for_each_other() -> None:
+def test_rounds_are_at_multiples_of_their_interval() -> None:
     """What arrives is started at the next multiple."""
     asks = [ask("a", 0, 3, 10), ask("b", 20, 4, 5)]
     done = TraceRun(asks, WORLD._replace(every=60 * SECOND), PoolPolicy(), one_of("u")).run()
@@ -424,7 +424,7 @@ def test_rounds_can_wait_for_each_other() -> None:
 
 
 @pytest.mark.parametrize("track", [EXACT, BLIND, Track(sigma=0.6, seed=SEED)])
-def test_no_gpu_is_given_away_twice_by_ours(track: Track) -> None:
+def test_bursar_gives_no_gpu_away_twice(track: Track) -> None:
     """On every mapping all jobs are done, none sooner than it can be, on no more GPUs than are."""
     chance = random.Random(SEED)
     asks = [
@@ -444,7 +444,7 @@ def test_no_gpu_is_given_away_twice_by_ours(track: Track) -> None:
         assert max(task.ended for task in done) * 8 >= work
 
 
-def test_users_tell_what_their_track_knows() -> None:
+def test_estimates_follow_the_track() -> None:
     """The truth, something near it that is the same for the same seed, or nothing."""
     asks = [ask(f"{place:03}", 0, 1, 1_000) for place in range(400)]
     noisy = make_estimates(asks, Track(sigma=0.3, seed=SEED))
@@ -457,14 +457,14 @@ def test_users_tell_what_their_track_knows() -> None:
     assert pytest.approx(0.0, abs=0.04) == fmean(errors)
 
 
-def test_a_gang_of_the_month_lies_on_whole_nodes() -> None:
+def test_large_gangs_take_whole_nodes() -> None:
     """If it can; else its GPUs lie where they find room."""
     assert [(1, 3), (3, 8), (12, 1)] == [
         (shape.tasks, shape.gpus) for shape in map(make_shape, (3, 24, 12))
     ]
 
 
-def test_tenants_have_parts_by_what_they_use() -> None:
+def test_tenants_have_parts_by_their_gpu_time() -> None:
     """In thousandths, at least one; and nodes for their largest job."""
     asks = [
         ask("a", 0, 8, 900)._replace(owner="large"),
@@ -508,7 +508,7 @@ def test_requests_are_folded_on_one_day(folder: Path) -> None:
     assert SECOND == asks[-1].arrives
 
 
-def test_a_month_is_october(folder: Path) -> None:
+def test_month_is_october_2017(folder: Path) -> None:
     """From its first second to its last."""
     assert [("v-000001", 10 * SECOND, 8), ("w-000002", (31 * 86_400 - 1) * SECOND, 1)] == [
         (one.name, one.arrives, one.gpus) for one in trace_files.read_month(folder)
@@ -533,7 +533,7 @@ def test_every_experiment_runs(folder: Path) -> None:
     assert all(0 < one.value <= 100 for one in found["A"].figures if one.unit == "%")
 
 
-def test_a_fair_part_counts_all_jobs(folder: Path) -> None:
+def test_fair_share_counts_all_jobs(folder: Path) -> None:
     """rho is the time taken over the time alone, times jobs by GPUs."""
     [rho] = [
         one.value
@@ -544,7 +544,7 @@ def test_a_fair_part_counts_all_jobs(folder: Path) -> None:
     assert pytest.approx(380 / (310 * 3 / 32)) == rho
 
 
-def test_an_equal_part_for_all_is_one() -> None:
+def test_jain_index_of_equal_values_is_1() -> None:
     """And everything for one of four is a quarter."""
     assert [1.0, 0.25] == [
         fairness.compute_jain([2.0] * 4),
@@ -564,7 +564,9 @@ def test_free_requests_count_twice() -> None:
 
 
 @pytest.mark.parametrize(("off", "status"), [(0.4, 0), (0.6, 1)])
-def test_the_status_says_whether_yardsticks_come_out(folder: Path, off: float, status: int) -> None:
+def test_exit_status_is_1_if_a_yardstick_is_not_reproduced(
+    folder: Path, off: float, status: int
+) -> None:
     """Half a point from the published mean is near enough, more is not; the figures come anyway."""
     pods, hosts = trace_files.read_pods(folder, "spec"), trace_files.read_hosts(folder)
     coming, order = shuffle(pods, hosts, 42)
@@ -590,7 +592,7 @@ def test_the_status_says_whether_yardsticks_come_out(folder: Path, off: float, s
     assert (ours.at(100) >= best.at(100) + off - 0.05) == mine["must_met"]
 
 
-def test_people_get_a_table(folder: Path) -> None:
+def test_table_warns_if_yardsticks_are_not_reproduced(folder: Path) -> None:
     """With a warning when the yardsticks are off, as they must be on made-up jobs."""
     result = CliRunner().invoke(app, ["traces", str(folder), "--only", "C"])
 
@@ -604,7 +606,7 @@ def test_people_get_a_table(folder: Path) -> None:
     ("flag", "told"),
     [("--ours", "no yardsticks were run"), ("--baselines", "only yardsticks were run")],
 )
-def test_either_side_runs_alone(folder: Path, flag: str, told: str) -> None:
+def test_yardsticks_and_bursar_can_run_alone(folder: Path, flag: str, told: str) -> None:
     """And the table says that the other did not."""
     result = CliRunner().invoke(app, ["traces", str(folder), "--only", "C", flag])
 
@@ -613,7 +615,7 @@ def test_either_side_runs_alone(folder: Path, flag: str, told: str) -> None:
     assert (flag == "--baselines") == ("SRTF" in result.stdout)
 
 
-def test_what_is_missed_is_named(folder: Path) -> None:
+def test_missed_goals_are_listed(folder: Path) -> None:
     """With the load that it was missed on."""
     missed = PolicyFigure(load="there", policy=BURSAR, what="this", value=2.0, must=Goal(1.0))
     experiment = Experiment(name="X", what="", figures=[missed])
@@ -622,7 +624,7 @@ def test_what_is_missed_is_named(folder: Path) -> None:
     assert not experiments_as_object([experiment])["must_met"]
 
 
-def test_pictures_are_drawn(folder: Path, tmp_path: Path) -> None:
+def test_plots_are_written(folder: Path, tmp_path: Path) -> None:
     """One of packing and one of the others, each with a bar for every row; nothing of nothing."""
     pictures = tmp_path / "pictures"
     run = ["traces", str(folder), "--only", "A,C", "--seeds", "1", "--plots"]
@@ -637,7 +639,7 @@ def test_pictures_are_drawn(folder: Path, tmp_path: Path) -> None:
     assert [] == plots.draw([], pictures)
 
 
-def test_a_trace_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_trace_is_named(tmp_path: Path) -> None:
     """And nothing is measured."""
     for name in traces.EXPERIMENTS:
         result = CliRunner().invoke(app, ["traces", str(tmp_path), "--only", name])
@@ -667,7 +669,7 @@ def test_a_trace_that_is_not_there_is_named(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_figure_knows_whether_it_is_as_it_should_be(
+def test_figure_is_compared_with_known_value_and_goal(
     figure: PolicyFigure, reproduced: bool | None, met: bool | None
 ) -> None:
     """Against what is known, and against the goal."""
@@ -680,7 +682,7 @@ def test_a_figure_knows_whether_it_is_as_it_should_be(
 @pytest.mark.parametrize(
     ("value", "short"), [(97.0, 0.5), (97.5, 0.0), (99.0, 0.0)], ids=["short", "just", "beyond"]
 )
-def test_a_figure_tells_how_far_the_goal_beyond_is(value: float, short: float) -> None:
+def test_figure_states_the_distance_to_its_reach_goal(value: float, short: float) -> None:
     """And nothing once it is reached."""
     goal = Goal(97.5, least=True)
     told = PolicyFigure(load="", policy="", what="", value=value, reach=goal).as_object()

@@ -28,7 +28,7 @@ def test_without_preemption_the_order_alone_decides(policy: str, want: dict[str,
     assert want == ended(lived(*A_QUEUE, policy=policy))
 
 
-def test_shortest_remaining_time_makes_the_longer_one_leave() -> None:
+def test_shortest_remaining_time_preempts_the_longer_job() -> None:
     """It had an hour to go, a job of ten minutes comes: that is done first, nothing is lost."""
     jobs = (
         work("long", gpus=8, runs=2 * HOUR, checkpoint_every=SECOND),
@@ -41,7 +41,7 @@ def test_shortest_remaining_time_makes_the_longer_one_leave() -> None:
     assert {"long": 7_200 + 600, "longer": 7_800 + 10_800, "short": 4_200} == ended(engine)
 
 
-def test_srsf_weighs_the_time_by_the_gpus() -> None:
+def test_srsf_weights_time_by_gpus() -> None:
     """Eight GPUs for 20 minutes are more than one for an hour, though they end sooner."""
     jobs = (
         work("wide", gpus=8, runs=20 * MINUTE, at=SECOND),
@@ -52,7 +52,7 @@ def test_srsf_weighs_the_time_by_the_gpus() -> None:
     assert {"slim": 4_801, "wide": 1_201} == ended(lived(*jobs, policy="srtf"))
 
 
-def test_least_attained_lets_the_newcomer_in_without_knowing_anything() -> None:
+def test_least_attained_service_starts_a_new_job_without_estimates() -> None:
     old = work("old", gpus=8, runs=HOUR, told=False, checkpoint_every=SECOND)
     new = work("new", gpus=8, runs=MINUTE, told=False, at=30 * MINUTE)
     engine = lived(old, new, policy="las")
@@ -61,7 +61,7 @@ def test_least_attained_lets_the_newcomer_in_without_knowing_anything() -> None:
     assert 1_860 == ended(engine)["new"]
 
 
-def test_two_jobs_without_checkpoints_do_not_take_turns_for_ever() -> None:
+def test_two_jobs_without_checkpoints_do_not_alternate_forever() -> None:
     """Work that was lost counts as attained."""
     jobs = [work(name, gpus=8, runs=HOUR, told=False, at=n) for n, name in enumerate("ab")]
     engine = lived(*jobs, policy="las")
@@ -82,13 +82,13 @@ def test_dominant_share_goes_by_weight() -> None:
     assert ["x"] * 6 + ["y"] * 2 == sorted(at_once)
 
 
-def test_strict_priority_never_lets_equals_make_room() -> None:
+def test_strict_priority_never_preempts_equals() -> None:
     jobs = (work("a", gpus=8), work("b", gpus=8, at=MINUTE))
 
     assert {"a": 3_600, "b": 7_200} == ended(lived(*jobs, policy="strict-priority"))
 
 
-def test_the_last_leaves_but_nobody_who_need_not() -> None:
+def test_the_latest_started_is_preempted_and_no_unnecessary_victim() -> None:
     """For two GPUs the last in order goes; for six the wide one, and the last can stay."""
     rules = NO_GRACE
     running = [
@@ -112,7 +112,7 @@ def test_a_gang_clears_as_many_nodes_as_it_needs() -> None:
     assert 2 == sum(life(engine, f"f{n}").preemptions for n in range(3))
 
 
-def test_who_lost_the_node_that_was_kept_for_it_is_not_forgotten() -> None:
+def test_job_that_lost_its_earmarked_node_stays_in_the_queue() -> None:
     """GPUs are kept for a job, their node fails before it starts: it waits in turn again."""
     jobs = [work("old", gpus=8, tier="free", runs=3 * HOUR, checkpoint_every=SECOND)]
     jobs += [

@@ -39,7 +39,7 @@ def spent(engine: Engine) -> dict[str, int]:
 # ----------------------------------------------------------------------------- speeds
 
 
-def test_a_job_runs_as_long_as_its_gpus_are_slow_and_pays_for_that() -> None:
+def test_job_on_slow_gpus_runs_longer_and_pays_for_the_time() -> None:
     jobs = [
         work("slow", types=("A100",), limit=3 * HOUR, org="x"),
         work("fast", types=("H100",), org="y"),
@@ -52,7 +52,7 @@ def test_a_job_runs_as_long_as_its_gpus_are_slow_and_pays_for_that() -> None:
     assert [] == problems(engine)
 
 
-def test_the_bound_is_of_time_not_of_work() -> None:
+def test_maximum_run_time_limits_time_not_work() -> None:
     """An hour's work on slow GPUs takes two; whoever said an hour is cut half-way."""
     engine = lived(work("one", types=("A100",)), on=TWO_TYPES, speeds=SPEEDS)
 
@@ -61,7 +61,7 @@ def test_the_bound_is_of_time_not_of_work() -> None:
     assert HOUR == spent(engine)["acme"]
 
 
-def test_work_that_was_kept_is_work_wherever_it_goes_on() -> None:
+def test_saved_work_counts_on_any_gpu_type() -> None:
     """20 minutes on slow GPUs are 10 of the hour; the other 50 take 25 on fast ones."""
     old = work(
         "old", gpus=8, tier="free", types=("H100", "A100"), limit=3 * HOUR,
@@ -85,7 +85,7 @@ def test_work_that_was_kept_is_work_wherever_it_goes_on() -> None:
 
 
 @pytest.mark.parametrize("policy", ["bursar", "strict-priority"])
-def test_readings_change_nothing_but_when_it_is_charged(policy: str) -> None:
+def test_readings_change_only_the_time_of_charges(policy: str) -> None:
     """The same jobs end at the same instants for the same credits, read often or never (L14)."""
     world = mixed(3, span=2 * HOUR)
     seldom, often = run(world, policy), run(replace(world, readings=47 * SECOND), policy)
@@ -102,7 +102,7 @@ def test_credits_are_spent_while_a_job_runs() -> None:
     assert [] == report(engine)["problems"]
 
 
-def test_gpus_are_free_when_the_end_is_known_not_when_it_is() -> None:
+def test_gpus_are_free_once_the_end_is_reported() -> None:
     """What is late delays others, and costs nobody anything."""
     jobs = work("a", gpus=8, org="x"), work("b", gpus=8, org="y", at=1)
     engine = lived(*jobs, policy="fifo", clocks=ClockDrift(late=5 * MINUTE))
@@ -116,7 +116,7 @@ def test_gpus_are_free_when_the_end_is_known_not_when_it_is() -> None:
     assert [] == problems(engine)
 
 
-def test_a_clock_that_is_fast_or_slow_is_believed_and_the_books_add_up() -> None:
+def test_books_add_up_with_fast_and_slow_clocks() -> None:
     """What a machine measured is charged, up to the bound of its error."""
     jobs = [work(f"j{n}", gpus=8, limit=2 * HOUR) for n in range(8)]
     engine = lived(*jobs, on=fleet(nodes=8), clocks=ClockDrift(drift_ppm=1_000))
@@ -131,7 +131,7 @@ def test_a_clock_that_is_fast_or_slow_is_believed_and_the_books_add_up() -> None
 
 
 @pytest.mark.parametrize("policy", ["bursar", "srtf"])
-def test_reports_that_are_late_lost_and_wrong_lose_and_create_nothing(policy: str) -> None:
+def test_late_lost_and_wrong_reports_lose_and_create_no_credits(policy: str) -> None:
     """Readings overtake each other and the ends of their attempts; nodes fail as well (N2)."""
     clocks = ClockDrift(late=2 * MINUTE, lost=0.2, drift_ppm=500)
     world = replace(mixed(5, span=2 * HOUR), readings=30 * SECOND, clocks=clocks)
@@ -150,7 +150,7 @@ def tiers(**changes: int) -> PoolPolicy:
     return PoolPolicy(tiers=(ENTERPRISE, replace(PAID, **changes), FREE))
 
 
-def test_an_org_with_a_full_queue_is_turned_away_and_others_are_not() -> None:
+def test_full_queue_refuses_only_its_own_org() -> None:
     jobs = [work("first", gpus=8), *(work(f"j{n}", gpus=8, at=MINUTE + n) for n in range(5))]
     rules = tiers(queue_max=3)
     other = work("other", org="beta", at=2 * MINUTE)
@@ -164,7 +164,7 @@ def test_an_org_with_a_full_queue_is_turned_away_and_others_are_not() -> None:
     assert [] == problems(engine)
 
 
-def test_who_is_too_fast_comes_again_when_told_to() -> None:
+def test_rate_limited_job_is_submitted_again_after_retry_after() -> None:
     """Two a minute: the third is told to come again half a minute later, and is let in then."""
     jobs = [work(f"j{n}", at=n) for n in range(3)]
     engine = lived(*jobs, rules=tiers(rate_per_minute=2), admission=Admission(retries=1))
@@ -176,14 +176,14 @@ def test_who_is_too_fast_comes_again_when_told_to() -> None:
     assert {"too_fast": 1} == report(engine)["tiers"]["paid"]["turned_away"]
 
 
-def test_who_may_not_come_again_is_turned_away_for_good() -> None:
+def test_job_without_retries_is_refused_for_good() -> None:
     jobs = [work(f"j{n}", at=n) for n in range(3)]
     engine = lived(*jobs, rules=tiers(rate_per_minute=2), admission=Admission())
 
     assert Fate.TURNED is life(engine, "j2").fate
 
 
-def test_what_can_never_run_is_turned_away_at_the_door() -> None:
+def test_job_that_never_fits_is_refused_at_submission() -> None:
     engine = lived(work("huge", gpus=16), work("one"), admission=Admission())
 
     assert Fate.TURNED is life(engine, "huge").fate
@@ -192,7 +192,7 @@ def test_what_can_never_run_is_turned_away_at_the_door() -> None:
     assert [] == problems(engine)
 
 
-def test_when_starts_are_late_the_lowest_tier_is_turned_away() -> None:
+def test_late_starts_refuse_the_lowest_tier() -> None:
     """All who wait in the paid tier wait a quarter of an hour: over four times its target."""
     paid = [work(f"p{n}", gpus=8, org=f"org{n}", runs=3 * MINUTE) for n in range(6)]
     late = work("late", tier="free", org="students", at=MINUTE)
@@ -204,7 +204,7 @@ def test_when_starts_are_late_the_lowest_tier_is_turned_away() -> None:
     assert {"overloaded": 1} == report(engine)["tiers"]["free"]["turned_away"]
 
 
-def test_a_tier_without_rules_has_no_door() -> None:
+def test_tier_without_limits_refuses_nothing() -> None:
     with pytest.raises(ValueError, match="no tier gold"):
         lived(work("one", tier="gold"), admission=Admission())
 
@@ -215,7 +215,7 @@ def test_a_tier_without_rules_has_no_door() -> None:
 OFFER = Offer(gpu_type="H100", price=PRICE, delay=10 * MINUTE, most=3)
 
 
-def test_nodes_are_ordered_when_jobs_are_late_and_go_when_they_are_not_needed() -> None:
+def test_nodes_are_ordered_for_late_jobs_and_returned_when_idle() -> None:
     """Four gangs that fit nowhere: three nodes come after ten minutes, and are paid for in use."""
     jobs = [work(f"j{n}", gpus=8, runs=2 * HOUR, at=1) for n in range(4)]
     lasting = work("lasting", gpus=1, runs=20 * HOUR, org="beta")
@@ -233,7 +233,7 @@ def test_nodes_are_ordered_when_jobs_are_late_and_go_when_they_are_not_needed() 
     assert [] == problems(engine)
 
 
-def test_nobody_orders_more_than_there_is() -> None:
+def test_orders_stop_at_the_largest_fleet() -> None:
     jobs = [work(f"j{n}", gpus=8, runs=2 * HOUR, at=n * MINUTE) for n in range(30)]
     provision = Provision(offers=(replace(OFFER, most=2),), every=5 * MINUTE)
     engine = lived(*jobs, provision=provision)
@@ -252,7 +252,7 @@ def test_a_gang_that_fits_with_ordered_nodes_alone_waits_for_them() -> None:
     assert [] == problems(engine)
 
 
-def test_a_node_that_is_still_used_a_little_goes_when_it_is_empty() -> None:
+def test_node_in_use_is_returned_once_it_is_empty() -> None:
     """A quarter is little: it is drained, and what runs there goes on to its end."""
     provision = Provision(offers=(OFFER,), every=5 * MINUTE, quiet=10 * MINUTE, used=0.25)
     jobs = [
@@ -268,7 +268,7 @@ def test_a_node_that_is_still_used_a_little_goes_when_it_is_empty() -> None:
     assert [] == problems(engine)
 
 
-def test_the_price_of_a_type_that_can_only_be_ordered_is_what_it_costs() -> None:
+def test_type_that_can_only_be_ordered_has_its_price() -> None:
     provision = Provision(offers=(replace(OFFER, gpu_type="B200", price=3 * PRICE),))
     engine = lived(work("one", types=("B200",)), provision=provision)
 
@@ -279,7 +279,7 @@ def test_the_price_of_a_type_that_can_only_be_ordered_is_what_it_costs() -> None
 # ----------------------------------------------------------------------------- drains
 
 
-def test_an_operator_drains_a_node_and_what_runs_goes_on() -> None:
+def test_jobs_on_a_drained_node_run_to_their_end() -> None:
     """Half an hour into the first job the node is drained for three hours; others wait."""
     outage = Outage(gpu_type="H100", begins=30 * MINUTE, lasts=3 * HOUR)
     jobs = work("a"), work("b", at=40 * MINUTE)
@@ -304,7 +304,7 @@ def test_a_node_that_fails_while_it_is_drained_stays_drained() -> None:
     assert started >= T0 + HOUR + 2 * DAY
 
 
-def test_a_node_that_is_on_order_can_be_drained_before_it_is_there() -> None:
+def test_ordered_node_can_be_drained_before_it_arrives() -> None:
     [group] = fleet().groups
     on = Fleet(groups=(replace(group, joins=HOUR),))
     engine = lived(work("a"), on=on, outages=(Outage(gpu_type="H100", lasts=2 * HOUR),))

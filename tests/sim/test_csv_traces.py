@@ -81,19 +81,19 @@ def test_seconds_limits_estimates_and_tiers_are_read() -> None:
         ("arrives,runs,gpus,p\n0,60,1,-1\n", "class=p", "row 1: class is 0 to"),
     ],
 )
-def test_what_makes_no_job_is_told(text: str, columns: str, told: str) -> None:
+def test_rows_that_make_no_job_are_reported(text: str, columns: str, told: str) -> None:
     with pytest.raises(TraceError, match=told):
         read(text, columns)
 
 
-def test_what_happened_before_1970_is_as_good() -> None:
+def test_times_before_1970_are_read() -> None:
     """Only how far apart jobs came matters."""
     table = "arrives,runs,gpus\n1969-12-31 23:59:50,60,1\n1970-01-01 00:00:05,60,1\n-20,60,1\n"
 
     assert [T0, T0 + 10 * SECOND, T0 + 25 * SECOND] == [one.arrives_at for one in read(table, "")]
 
 
-def test_parts_of_gpus_types_and_limits_of_nothing_are_read() -> None:
+def test_fractional_gpus_types_and_empty_limits_are_read() -> None:
     table = "arrives, runs, gpus,kind,lim\n0, 60, 0.5,A100,-1\n1, 60, 2.0,,0\n2, nan, 1,,\n"
     part, whole = read(table.replace(", ", ","), "type=kind,limit=lim")
 

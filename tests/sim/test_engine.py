@@ -24,7 +24,7 @@ from tests.support.sim_worlds import ended, fleet, life, lived, mixed, problems,
 ALL = sorted(POLICIES)
 
 
-def test_a_job_runs_as_long_as_it_runs_and_pays_for_that() -> None:
+def test_job_pays_for_its_run_time() -> None:
     engine = lived(work("one", gpus=2, runs=HOUR, limit=3 * HOUR))
 
     assert {"one": 3_600} == ended(engine)
@@ -35,7 +35,7 @@ def test_a_job_runs_as_long_as_it_runs_and_pays_for_that() -> None:
     assert [] == problems(engine)
 
 
-def test_a_job_that_runs_longer_than_it_said_is_cut() -> None:
+def test_job_is_stopped_at_its_maximum_run_time() -> None:
     engine = lived(work("one", runs=2 * HOUR, limit=HOUR))
 
     assert Fate.CUT is life(engine, "one").fate
@@ -43,7 +43,7 @@ def test_a_job_that_runs_longer_than_it_said_is_cut() -> None:
     assert HOUR == engine.purse.accounts["acme"].sums()["spent"]
 
 
-def test_a_job_that_no_node_can_hold_is_turned_away_and_holds_nothing() -> None:
+def test_job_that_fits_no_node_is_refused_and_holds_nothing() -> None:
     engine = lived(work("huge", gpus=16), work("one"))
 
     assert Fate.UNFIT is life(engine, "huge").fate
@@ -51,7 +51,7 @@ def test_a_job_that_no_node_can_hold_is_turned_away_and_holds_nothing() -> None:
     assert [] == problems(engine)
 
 
-def test_who_has_no_credits_is_turned_away() -> None:
+def test_job_without_credits_is_refused() -> None:
     """The second job finds what the first has set aside gone; the third finds it returned."""
     jobs = work("a", limit=2 * HOUR), work("b", at=1), work("c", at=HOUR + 1)
     engine = lived(*jobs, credits=(("acme", 2 * HOUR + MINUTE),))
@@ -63,7 +63,7 @@ def test_who_has_no_credits_is_turned_away() -> None:
     assert [] == problems(engine)
 
 
-def test_a_victim_without_checkpoints_loses_its_work_and_is_paid_back() -> None:
+def test_victim_without_checkpoints_loses_its_work_and_is_refunded() -> None:
     """It has nothing to save, so it stops at once: 10 minutes in vain, and it begins anew."""
     engine = lived(
         work("old", gpus=8, runs=HOUR, tier="free", org="students"),
@@ -81,7 +81,7 @@ def test_a_victim_without_checkpoints_loses_its_work_and_is_paid_back() -> None:
     assert [] == problems(engine)
 
 
-def test_a_victim_with_checkpoints_loses_the_making_of_one_and_is_gone_when_it_is_made() -> None:
+def test_victim_with_checkpoints_loses_only_the_time_of_one_and_stops_after_it() -> None:
     """It takes ten seconds of the thirty that it was given: the grace is a bound."""
     engine = lived(
         work(
@@ -113,7 +113,7 @@ def test_a_checkpoint_that_takes_longer_than_the_grace_is_not_made() -> None:
     assert 4_230 == ended(engine)["new"]
 
 
-def test_a_victim_that_is_done_before_its_checkpoint_is_done() -> None:
+def test_victim_that_ends_before_its_checkpoint_is_finished() -> None:
     engine = lived(
         work(
             "old", gpus=8, runs=10 * MINUTE + 5 * SECOND, tier="free", checkpoint_every=MINUTE,
@@ -128,7 +128,7 @@ def test_a_victim_that_is_done_before_its_checkpoint_is_done() -> None:
     assert [] == problems(engine)
 
 
-def test_a_node_takes_its_jobs_with_it_and_comes_back() -> None:
+def test_jobs_of_a_failed_node_are_requeued_and_the_node_returns() -> None:
     """What no checkpoint kept is lost; nobody pays for it, and the job is done in the end."""
     jobs = [work(f"j{n}", runs=DAY, checkpoint_every=HOUR, limit=2 * DAY) for n in range(8)]
     engine = lived(*jobs, on=fleet(fails_every=12 * HOUR))
@@ -147,7 +147,7 @@ def test_a_node_takes_its_jobs_with_it_and_comes_back() -> None:
 
 
 @pytest.mark.parametrize("policy", ["bursar", "fifo", "srtf"])
-def test_nodes_on_order_are_there_from_their_date(policy: str) -> None:
+def test_ordered_nodes_are_usable_from_their_date(policy: str) -> None:
     """A gang that needs them waits for them, and they count as capacity from then on."""
     [there] = fleet().groups
     on = Fleet(groups=(there, replace(there, joins=HOUR)))
@@ -158,7 +158,7 @@ def test_nodes_on_order_are_there_from_their_date(policy: str) -> None:
     assert [] == problems(engine)
 
 
-def test_work_that_lasts_longer_than_the_world_is_left_unfinished() -> None:
+def test_jobs_that_outlast_the_simulation_are_unfinished() -> None:
     world = replace(lived(work("one", runs=3 * DAY)).world, drain=DAY)
     told = run(Case(policy="fifo", world=world), seed=1)
 
@@ -178,7 +178,7 @@ def test_the_same_seed_gives_the_same_bytes(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ALL)
-def test_all_is_done_and_all_adds_up_under_every_policy(policy: str) -> None:
+def test_all_jobs_end_and_books_add_up_under_every_policy(policy: str) -> None:
     """Jobs end, no GPU is given to two, credits are conserved, work kept is work paid (S15)."""
     world = mixed(3)
     watched = Watched(POLICIES[policy][1](world.policy))
@@ -222,7 +222,7 @@ class Watched:
         return found
 
 
-def test_a_lie_in_the_books_is_told() -> None:
+def test_inconsistent_books_are_reported() -> None:
     """The checks above can fail: a micro-credit of work that nobody paid for is found."""
     engine = lived(work("one"))
     engine.purse.accounts["acme"].kept_value += 1
@@ -231,7 +231,7 @@ def test_a_lie_in_the_books_is_told() -> None:
     assert 1 == len(report(engine)["problems"])
 
 
-def test_waiting_alone_makes_a_job_due() -> None:
+def test_waiting_alone_triggers_a_round() -> None:
     """Nothing happens for hours, and the oldest job gets its date all the same (S7)."""
     jobs = work("long", gpus=8, runs=10 * HOUR), work("gang", gpus=8, at=1, org="beta")
     world = replace(lived(*jobs).world, drain=5 * HOUR)
@@ -241,7 +241,7 @@ def test_waiting_alone_makes_a_job_due() -> None:
     assert T0 + 10 * HOUR == engine.cluster.waiting[JobId("gang")].promised_at
 
 
-def test_who_was_asked_to_stop_and_lost_its_node_is_not_stopped_again() -> None:
+def test_victim_that_lost_its_node_is_not_stopped_again() -> None:
     """A stop is meant for one attempt; with a long grace and short-lived nodes many miss it."""
     world = mixed(2, span=2 * HOUR, fails_every=HOUR)
     slow = {"checkpoint_every": 5 * MINUTE, "checkpoint_cost": 15 * MINUTE}
@@ -254,7 +254,7 @@ def test_who_was_asked_to_stop_and_lost_its_node_is_not_stopped_again() -> None:
     assert [] == problems(engine)
 
 
-def test_what_is_typical_is_what_was_let_in() -> None:
+def test_typical_shapes_are_those_of_accepted_jobs() -> None:
     """Who was turned away never comes to a node, and who waits again came before (S6)."""
     engine = lived(
         work("old", gpus=8, runs=HOUR, tier="free"),

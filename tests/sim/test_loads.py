@@ -26,7 +26,7 @@ def test_the_same_seed_draws_the_same_jobs_and_another_draws_others() -> None:
     assert drawn(ACME, BETA) != drawn(ACME, BETA, seed=2)
 
 
-def test_a_tenant_more_changes_nobody_elses_jobs() -> None:
+def test_additional_tenant_changes_no_other_tenants_jobs() -> None:
     """Each draws from a stream of its own, so that two worlds can be compared."""
     alone = drawn(ACME)
     beside = tuple(work for work in drawn(BETA, ACME) if work.org == "acme")
@@ -34,7 +34,7 @@ def test_a_tenant_more_changes_nobody_elses_jobs() -> None:
     assert alone == beside
 
 
-def test_telling_estimates_changes_nothing_but_the_estimates() -> None:
+def test_estimates_change_nothing_else_of_the_load() -> None:
     silent, telling = drawn(ACME), drawn(replace(ACME, known=0.3))
 
     assert any(work.estimate not in (None, work.runs) for work in telling)
@@ -42,7 +42,7 @@ def test_telling_estimates_changes_nothing_but_the_estimates() -> None:
 
 
 @pytest.mark.parametrize("kind", ["poisson", "bursty", "diurnal", "flood"])
-def test_every_kind_of_arrivals_has_the_average_it_was_given(kind: str) -> None:
+def test_every_kind_of_arrivals_has_its_configured_mean(kind: str) -> None:
     """Within 5 % in 100 days of 10 an hour: nine standard deviations of an even stream."""
     found = count(ArrivalPattern(kind=kind, per_hour=10, burst=2))
 
@@ -74,7 +74,7 @@ def test_a_flood_comes_and_goes() -> None:
     assert all(HOUR <= at < 2 * HOUR for at in came)
 
 
-def test_jobs_come_in_order_and_say_at_least_what_they_run() -> None:
+def test_jobs_arrive_in_order_and_request_at_least_their_run_time() -> None:
     jobs = drawn(ACME, BETA)
 
     assert sorted(jobs, key=lambda work: (work.arrives_at, work.id)) == list(jobs)
@@ -100,6 +100,6 @@ def test_large_jobs_take_whole_nodes() -> None:
         (lambda: SimulatedTenant(org="acme", slack=0.9), "slack"),
     ],
 )
-def test_demand_that_makes_no_sense_cannot_be_written_down(make, told) -> None:  # type: ignore[no-untyped-def]
+def test_invalid_demand_is_rejected(make, told) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match=told):
         make()

@@ -32,7 +32,7 @@ def test_percentiles_of_nothing_and_impossible_ones() -> None:
             percentile([1], percent)
 
 
-def test_jain_is_one_for_equals_and_one_nth_for_one_that_has_all() -> None:
+def test_jain_index_is_1_for_equals_and_1_over_n_for_a_single_winner() -> None:
     assert 1 == jain([3, 3, 3])
     assert 0.25 == jain([0, 8, 0, 0])
     assert 0.9 == pytest.approx(jain([1, 2]))

@@ -22,7 +22,7 @@ def told() -> dict[str, Any]:
     return run(Case(policy="bursar", world=spec.world(Chance(1))), 1)
 
 
-def test_it_is_a_week_of_twice_the_work_of_three_tiers(told: dict[str, Any]) -> None:
+def test_overload_is_a_week_with_twice_the_work_in_three_tiers(told: dict[str, Any]) -> None:
     assert told["pool"]["offered_pct"] == pytest.approx(200, abs=10)
     assert told["pool"]["span_s"] > 7 * 86_400
     assert ["enterprise", "paid", "free"] == list(told["tiers"])
@@ -30,7 +30,7 @@ def test_it_is_a_week_of_twice_the_work_of_three_tiers(told: dict[str, Any]) -> 
     assert [] == told["problems"]
 
 
-def test_nobody_starves_and_every_date_is_kept(told: dict[str, Any]) -> None:
+def test_no_job_starves_and_every_planned_start_holds(told: dict[str, Any]) -> None:
     """Who waits past its tier's patience gets a date, and starts no later (S7).
 
     Nobody who was let in waits longer than the patience and the longest bound of any job.
@@ -41,7 +41,7 @@ def test_nobody_starves_and_every_date_is_kept(told: dict[str, Any]) -> None:
     assert sum(tier["waited_past_patience"] for tier in told["tiers"].values()) > 100
 
 
-def test_floors_are_kept_whenever_they_are_wanted(told: dict[str, Any]) -> None:
+def test_floors_hold_whenever_they_are_needed(told: dict[str, Any]) -> None:
     """Nobody who has a right to a floor waits for it longer than the grace (S6)."""
     for name, tier in told["tiers"].items():
         assert tier["below_floor_longest_s"] <= PoolPolicy().preemption_grace / SECOND, name
@@ -55,7 +55,7 @@ def test_little_is_wasted_and_the_pool_is_full(told: dict[str, Any]) -> None:
     assert told["pool"]["utilisation_pct"] >= 90
 
 
-def test_the_lower_a_tier_is_the_more_of_it_is_turned_away(told: dict[str, Any]) -> None:
+def test_lower_tiers_are_refused_more_often(told: dict[str, Any]) -> None:
     parts = {
         name: sum(tier["turned_away"].values()) / (tier["jobs"] + sum(tier["turned_away"].values()))
         for name, tier in told["tiers"].items()

@@ -60,7 +60,7 @@ def test_what_tiers_are_promised() -> None:
     )
 
 
-def test_work_lost_and_money_given_back_are_told() -> None:
+def test_lost_work_and_refunds_are_reported() -> None:
     """Ten minutes of eight GPUs, of 2 h 10 min in all."""
     told = report(
         lived(
@@ -77,14 +77,14 @@ def test_work_lost_and_money_given_back_are_told() -> None:
     assert 8 * 600 == told["tenants"]["x"]["credits_given_back"]
 
 
-def test_half_of_the_pool_in_use_is_half() -> None:
+def test_utilisation_of_a_half_used_pool_is_one_half() -> None:
     told = report(lived(work("one", gpus=8), on=fleet(nodes=2)))
 
     assert (50, 50) == (told["pool"]["utilisation_pct"], told["pool"]["goodput_pct"])
     assert (1, 0) == (told["fairness"]["rho_worst"], told["fairness"]["unfair_pct"])
 
 
-def test_who_waits_longer_than_patience_and_any_job_lasts_was_starved() -> None:
+def test_job_that_waits_beyond_all_limits_counts_as_starved() -> None:
     """Enterprise waits an hour and gets a date within two: four hours are too long."""
     jobs = [work(f"a{n}", gpus=8, runs=2 * HOUR, org="x") for n in range(2)]
     late = work("late", at=1, tier="enterprise")
@@ -96,7 +96,7 @@ def test_who_waits_longer_than_patience_and_any_job_lasts_was_starved() -> None:
     assert (0, 1) == (fair, unfair)
 
 
-def test_how_long_a_floor_was_wanted_in_vain_is_told() -> None:
+def test_time_below_a_needed_floor_is_reported() -> None:
     """Half of 8 GPUs are enterprise's: a job of 4 waits while all is lent, and has a right to them.
 
     One of 8 waits as well, but is more than the floor: nobody owes it that.
@@ -120,7 +120,7 @@ def test_how_long_a_floor_was_wanted_in_vain_is_told() -> None:
     assert (2, 0, 0) == tuple(fair["paid"][name] for name in figures)
 
 
-def test_a_date_that_is_missed_is_told() -> None:
+def test_missed_planned_start_is_reported() -> None:
     """Whoever starts after the earliest date that it was ever given starts late."""
     engine = lived(work("one"))
     one = life(engine, "one")
@@ -134,7 +134,7 @@ def test_a_date_that_is_missed_is_told() -> None:
     )
 
 
-def test_the_load_that_was_offered_is_told() -> None:
+def test_offered_load_is_reported() -> None:
     """Two hours of all GPUs come in one hour."""
     jobs = work("a", gpus=8), work("b", gpus=8, at=HOUR)
 

@@ -42,7 +42,7 @@ def read(text: str) -> SimulationSpec:
     return spec_of(yaml.safe_load(text))
 
 
-def test_everything_that_can_be_written_is_read() -> None:
+def test_every_setting_is_read() -> None:
     spec = read(SMALL)
 
     assert (DAY // 2, 30 * SECOND, 2 * DAY) == (spec.span, spec.restart_cost, spec.drain)
@@ -61,7 +61,7 @@ def test_everything_that_can_be_written_is_read() -> None:
     )  # fmt: skip
 
 
-def test_whatever_else_a_world_is_like_is_read_and_handed_on() -> None:
+def test_conditions_are_read_and_passed_on() -> None:
     world = read(SMALL).world(Chance(1))
 
     assert (("H100", 1_500_000), ("L4", 250_000)) == world.speeds
@@ -75,7 +75,7 @@ def test_whatever_else_a_world_is_like_is_read_and_handed_on() -> None:
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_what_ships_is_a_world(name: str) -> None:
+def test_shipped_specs_are_valid(name: str) -> None:
     world = read(WORLDS[name]).world(Chance(1))
 
     assert {"day": 64, "overload": 40}[name] == world.fleet.gpus
@@ -174,7 +174,7 @@ def changed(**words: Any) -> dict[str, Any]:
         (changed(restart_cost="-1s"), "restart_cost"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(given: object, told: str) -> None:
+def test_errors_name_their_place(given: object, told: str) -> None:
     with pytest.raises(SpecWrong, match=told):
         spec_of(given)
 
@@ -195,7 +195,7 @@ TENANTS = [{"org": "a", "arrivals": {"per_hour": 50}}]
         (changed(tenants=[{"org": "a", "arrivals": {"per_hour": 1e6}}]), "24,000,000 jobs"),
     ],
 )
-def test_what_would_change_nothing_is_wrong(given: object, told: str) -> None:
+def test_settings_without_effect_are_errors(given: object, told: str) -> None:
     """A name of nobody is written wrong: better told than run for an hour for nothing."""
     spec = spec_of(given)
 
@@ -203,7 +203,7 @@ def test_what_would_change_nothing_is_wrong(given: object, told: str) -> None:
         spec.world(Chance(1))
 
 
-def test_names_that_somebody_has_are_right() -> None:
+def test_known_names_are_accepted() -> None:
     """Of a tenant, also if it has no job in the time, and of a type that can be ordered."""
     idle = {"org": "b", "arrivals": {"begins": "2d"}}
     offers = {"offers": [{"gpu_type": "B200"}]}
@@ -222,7 +222,7 @@ def test_a_job_can_have_a_part_of_a_gpu() -> None:
     assert {250, 8_000} == {work.milli_gpus for work in world.works}
 
 
-def test_a_weight_that_is_none_is_told() -> None:
+def test_zero_weight_is_an_error() -> None:
     spec = spec_of(changed(tenants=TENANTS))
 
     with pytest.raises(SpecWrong, match="paid/a=0: weight"):

@@ -5,7 +5,7 @@ from bursar.sim.tenant_ledgers import TenantLedgers
 from tests.support.sim_worlds import PRICE, work
 
 
-def test_a_hold_that_nobody_needs_any_more_is_told() -> None:
+def test_unneeded_hold_is_reported() -> None:
     """As long as its job may run it is none; once it was dropped nothing is held."""
     purse, one = TenantLedgers((("H100", PRICE),), {}, T0), work("a", runs=1_000_000)
     purse.submit(one, one.run_max, T0)

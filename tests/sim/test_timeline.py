@@ -11,7 +11,7 @@ from bursar.sim.timeline import OTHERS, STEPS, TENANTS, Steps, timeline
 from tests.support.sim_worlds import fleet, lived, work
 
 
-def test_steps_have_the_mean_of_what_lay_in_them() -> None:
+def test_steps_show_the_mean_of_their_span() -> None:
     steps = Steps(100, 140, 4)
     steps.add(100, 140, 1)
     steps.add(105, 106, 10)  # within one
@@ -28,7 +28,7 @@ def test_a_run_of_any_length_has_as_many_steps() -> None:
     assert HOUR <= lines[3]["step_s"] * STEPS * 1_000_000 < HOUR + STEPS + 1
 
 
-def test_small_tenants_are_told_together() -> None:
+def test_small_tenants_are_combined() -> None:
     jobs = [work(f"j{n}", runs=HOUR - n * MINUTE, org=f"org{n}") for n in range(8)]
     line = timeline(lived(*jobs))["gpus_by_tenant"]
 
@@ -73,7 +73,7 @@ def test_a_gpu_is_a_row_and_a_tenant_a_colour() -> None:
     assert {row[-1]} == {one[-1] for one in rows}, "the second job has all GPUs"
 
 
-def test_a_node_that_is_not_there_is_clear() -> None:
+def test_absent_node_is_transparent() -> None:
     [group] = fleet().groups
     on = Fleet(groups=(group, replace(group, joins=30 * MINUTE)))
     rows = rows_of(gantt(lived(work("one"), on=on)).png)

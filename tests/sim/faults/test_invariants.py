@@ -191,7 +191,7 @@ ORGS: list[tuple[str, Spoil]] = [
 
 
 @pytest.mark.parametrize(("told", "spoil"), ORGS, ids=[one[0] for one in ORGS])
-def test_a_wrong_org_is_told(told: str, spoil: Spoil) -> None:
+def test_wrong_org_is_reported(told: str, spoil: Spoil) -> None:
     check = invariants.OF_ORGS[told.partition(":")[0].replace("IL2", "IL1")]
     world = busy()
     check(world, _org(world))
@@ -226,7 +226,7 @@ JOBS: list[tuple[str, JobState, Callable[[PoolJob], PoolJob]]] = [
 
 
 @pytest.mark.parametrize(("told", "state", "spoil"), JOBS, ids=[one[0] for one in JOBS])
-def test_a_wrong_job_is_told(
+def test_wrong_job_is_reported(
     told: str, state: JobState, spoil: Callable[[PoolJob], PoolJob]
 ) -> None:
     check = invariants.OF_JOBS[told.partition(":")[0]]
@@ -238,7 +238,7 @@ def test_a_wrong_job_is_told(
         check(world, _pool(world), before, spoil(before))
 
 
-def test_a_job_with_two_leases_is_told() -> None:
+def test_job_with_two_leases_is_reported() -> None:
     world = busy()
     job = _job(world)
     lease = world.pool.leases[job.fence or 0]
@@ -290,7 +290,7 @@ LEASES: list[tuple[str, bool, bool, Callable[[Lease], Lease]]] = [
 
 
 @pytest.mark.parametrize(("told", "new", "late", "spoil"), LEASES, ids=[one[0] for one in LEASES])
-def test_a_wrong_lease_is_told(
+def test_wrong_lease_is_reported(
     told: str, new: bool, late: bool, spoil: Callable[[Lease], Lease]
 ) -> None:
     check = invariants.OF_LEASES[told.partition(":")[0]]
@@ -304,7 +304,7 @@ def test_a_wrong_lease_is_told(
         check(world, _pool(world), None if new else before, spoil(before))
 
 
-def test_an_attempt_that_ends_twice_is_told() -> None:
+def test_attempt_that_ends_twice_is_reported() -> None:
     world = settled()
     before = _lease(world)
 
@@ -312,7 +312,7 @@ def test_an_attempt_that_ends_twice_is_told() -> None:
         invariants.stale_fences_change_nothing(world, _pool(world), before, _ended_again(before))
 
 
-def test_a_lease_on_a_silent_node_is_told() -> None:
+def test_lease_on_a_silent_node_is_reported() -> None:
     world = busy()
     lease = world.pool.leases[_job(world).fence or 0]
     invariants.silent_nodes_get_nothing(world, _pool(world), None, lease)
@@ -322,7 +322,7 @@ def test_a_lease_on_a_silent_node_is_told() -> None:
         invariants.silent_nodes_get_nothing(world, _pool(world), None, lease)
 
 
-def test_a_withdrawn_job_that_is_started_is_told() -> None:
+def test_withdrawn_job_that_is_started_is_reported() -> None:
     world = busy()
     lease = world.pool.leases[_job(world).fence or 0]
     invariants.what_is_withdrawn_gets_nothing(world, _pool(world), None, lease)
@@ -556,7 +556,7 @@ ENDS: list[tuple[str, str, Spoil]] = [
 
 
 @pytest.mark.parametrize(("told", "name", "spoil"), ENDS, ids=[one[0] for one in ENDS])
-def test_a_wrong_end_is_told(told: str, name: str, spoil: Spoil) -> None:
+def test_wrong_end_is_reported(told: str, name: str, spoil: Spoil) -> None:
     world = settled()
     invariants.AT_THE_END[name](world)
     spoil(world)
@@ -565,7 +565,7 @@ def test_a_wrong_end_is_told(told: str, name: str, spoil: Spoil) -> None:
         invariants.AT_THE_END[name](world)
 
 
-def test_what_has_not_settled_in_time_is_told() -> None:
+def test_late_settlement_is_reported() -> None:
     world = busy()
     with pytest.raises(InvariantBroken, match=r"IV3.*j3"):
         world.checker.check_settled()
@@ -573,7 +573,7 @@ def test_what_has_not_settled_in_time_is_told() -> None:
     settled().checker.check_settled()
 
 
-def test_what_a_former_leader_writes_is_told() -> None:
+def test_write_of_a_former_leader_is_reported() -> None:
     world = busy()
     world.checker.note_decision(world.pool.epoch - 1)
     work = world._begin_transaction(_pool(world))
@@ -583,7 +583,7 @@ def test_what_a_former_leader_writes_is_told() -> None:
         world.checker.note_transaction(_pool(world), work)
 
 
-def test_a_process_that_starts_twice_or_out_of_order_is_told() -> None:
+def test_process_that_starts_twice_or_out_of_order_is_reported() -> None:
     world = busy()
     host, task = _task(world)
     with pytest.raises(InvariantBroken, match="IS3"):
@@ -594,7 +594,7 @@ def test_a_process_that_starts_twice_or_out_of_order_is_told() -> None:
         world.checker.note_start(host, task)
 
 
-def test_another_answer_to_the_same_key_is_told() -> None:
+def test_different_answer_to_the_same_key_is_reported() -> None:
     world = settled()
     [call, *_] = [one for one in world.clients._calls if one.plan is not None]
     world.clients.receive_reply("reply", (call, call.answer))

@@ -30,7 +30,7 @@ def _told(world: FaultWorld) -> str:
     return ""
 
 
-def test_a_bug_is_gone_when_it_is_dug_out() -> None:
+def test_planted_bug_is_removed_afterwards() -> None:
     bug = BUGS["a fence is used again"]
     before = getattr(bug.module, bug.function)
     with planted(bug):
@@ -39,7 +39,7 @@ def test_a_bug_is_gone_when_it_is_dug_out() -> None:
     assert before is getattr(bug.module, bug.function)
 
 
-def test_text_that_is_not_there_cannot_be_changed() -> None:
+def test_planting_fails_if_the_text_is_missing() -> None:
     """So a bug that no longer fits the code is noticed."""
     bug = BUGS["a fence is used again"]
     with pytest.raises(AssertionError, match="not one such piece"), planted(_other(bug)):

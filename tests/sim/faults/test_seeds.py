@@ -24,7 +24,7 @@ ALL_STEPS = 10**9
     "first",
     [0, *(pytest.param(first, marks=pytest.mark.slow) for first in (CHUNK, 2 * CHUNK, 3 * CHUNK))],
 )
-def test_every_promise_is_kept(first: int) -> None:
+def test_every_promise_holds(first: int) -> None:
     """After every step, and when all has settled; and enough has failed (S9-S11, M3, M4, N2).
 
     A run in which too little happens shows nothing: it is not valid, whatever it found.
@@ -38,7 +38,7 @@ def test_every_promise_is_kept(first: int) -> None:
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-def test_one_kind_of_fault_over_and_over(kind: str) -> None:
+def test_every_promise_holds_under_one_kind_of_fault(kind: str) -> None:
     """Every three seconds, on clocks that are as wrong as they may be."""
     profile = FaultProfile(jobs=9, kinds=(kind,), faults_every=3 * SECOND)
     for seed in range(4):
@@ -58,7 +58,7 @@ def test_jobs_move_between_pools_whatever_fails() -> None:
     assert FAULTS.keys() <= counts.keys()
 
 
-def test_a_world_that_does_not_fail_just_works() -> None:
+def test_all_jobs_succeed_without_faults() -> None:
     """Nothing is lost, nobody is asked twice, and no guard has anything to do but for limits."""
     calm = FaultProfile(faults_every=10_000 * SECOND, node_ppm=0)
     counts: Counter[str] = Counter()
@@ -89,7 +89,7 @@ def test_another_process_leads_within_five_seconds(seed: int) -> None:
     world.run()
 
 
-def test_a_seed_can_be_seen_again() -> None:
+def test_seed_can_be_replayed() -> None:
     """Step for step; another seed is another world."""
     one, same, other = (FaultWorld(seed, keep=ALL_STEPS) for seed in (7, 7, 8))
     for world in (one, same, other):
@@ -126,7 +126,7 @@ def test_a_seed_is_the_same_in_every_process() -> None:
     assert 64 == len(told[0].strip())
 
 
-def test_too_few_faults_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_faults_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = CampaignSummary(seeds=100)
     assert len(EVENTS_PER_100_SEEDS) == len(nothing.too_few)
     enough = CampaignSummary(seeds=100, counts=Counter(EVENTS_PER_100_SEEDS))

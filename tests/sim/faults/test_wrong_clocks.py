@@ -46,7 +46,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
 
 
 @pytest.mark.slow
-def test_a_node_that_is_far_too_slow_runs_on_and_is_found_out(seen: Seen) -> None:
+def test_node_with_a_far_too_slow_clock_is_detected(seen: Seen) -> None:
     """It is suspected and gets nothing more; the books are right to the last micro-credit (N2).
 
     All other promises are checked after every step, those about money among them.
@@ -68,7 +68,7 @@ def test_a_node_that_is_far_too_slow_runs_on_and_is_found_out(seen: Seen) -> Non
     assert outlived > 3, "too few worlds in which it went wrong"
 
 
-def test_a_database_s_clock_that_jumps_is_not_believed() -> None:
+def test_jump_of_the_database_clock_is_rejected() -> None:
     """Nothing is written until it is right again; then everything goes on (D5)."""
     world = FaultWorld(3, FaultProfile(faults_every=10_000 * SECOND))
     while world.at < START + 30 * SECOND:
@@ -89,7 +89,7 @@ def test_a_database_s_clock_that_jumps_is_not_believed() -> None:
     ("off", "believed"),
     [(0, True), (BELIEVED_WITHIN, True), (-BELIEVED_WITHIN, True), (BELIEVED_WITHIN + 1, False)],
 )
-def test_a_clock_is_believed_within_five_seconds(off: int, believed: bool) -> None:
+def test_clock_is_accepted_within_five_seconds(off: int, believed: bool) -> None:
     clock = SimulatedClock(START, START)
     clock.set_offset(off)
 
@@ -97,7 +97,7 @@ def test_a_clock_is_believed_within_five_seconds(off: int, believed: bool) -> No
 
 
 @pytest.mark.parametrize("ppm", [-500_000, -10_000, 0, 1, 10_000])
-def test_a_clock_says_when_it_will_show_something(ppm: int) -> None:
+def test_clock_computes_when_it_will_show_a_time(ppm: int) -> None:
     clock = SimulatedClock(START, 1_000, ppm)
     for shown in (0, 1_000, 1_001, 10**9):
         at = clock.when(shown)
