@@ -75,7 +75,9 @@ class SimulatedNodes:
     def __enter__(self) -> Self:
         for machine in self._machines.values():
             call = self._make_news_callback(machine)
-            self._open.enter_context(self._pools.news(self._pool, machine.node.id, call))
+            self._open.enter_context(
+                self._pools.waiting_for_orders(self._pool, machine.node.id, call)
+            )
             machine.has_changed = True
             self._events.append((machine, None))
         self._thread.start()
