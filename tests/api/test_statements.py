@@ -93,6 +93,9 @@ def test_each_page_of_a_statement_opens_where_the_last_one_closed(busy: Tenant) 
     while True:
         page = told(busy.caller.get(f"{path}?{period}&limit=3&after={after}"))
         assert opening == page["opening"]
+        assert (whole["opening"], whole["closing"]) == (
+            *(page["period_opening"], page["period_closing"]),
+        ), "a page says what the whole period comes to"
         lines += page["lines"]
         opening, after = page["closing"], page["next"]
         if after is None:

@@ -314,6 +314,10 @@ def test_statement_adds_up_and_usage_is_grouped(funded: Shell) -> None:
     paged = funded.run("statement", funded.account, "--for", "today", "--limit", "1")
     assert "more results: use --after" in paged.stderr
     assert 1 == paged.stdout.count("GrantIssued")
+    whole = funded.says("statement", funded.account, "--for", "today", "--all")
+    assert whole.splitlines()[-1].split() == paged.stdout.splitlines()[-1].split()
+    assert "closing of the lines shown" in paged.stdout
+    assert "of the lines shown" not in whole
     rows = list(
         csv.DictReader(
             io.StringIO(

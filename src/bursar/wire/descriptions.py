@@ -51,6 +51,8 @@ FIELDS: Final[Mapping[str, str]] = MappingProxyType(
         "checkpoint_every_ms": "Milliseconds between two checkpoints; 0 for none.",
         "closed_at": "When the hold was closed; null while it is open.",
         "closing": "The compartments at the end of the page.",
+        "period_opening": "The compartments at the beginning of the period.",
+        "period_closing": "The compartments at the end of the period.",
         "code": "The code.",
         "command": "The program and its arguments.",
         "context": "What the hold is for. Prices and grant policies depend on it.",

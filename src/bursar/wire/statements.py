@@ -38,6 +38,8 @@ class StatementPage(WireModel):
     account_id: str
     start: From
     to: Time
+    period_opening: Compartments
+    period_closing: Compartments
     opening: Compartments
     lines: list[StatementLine]
     closing: Compartments

@@ -170,6 +170,8 @@ def _render_statement(account: str, statement: AccountStatement) -> dict[str, An
         "account_id": account,
         "from": instant_text(statement.period.start),
         "to": instant_text(statement.period.end),
+        "period_opening": _compartments(statement.period_opening),
+        "period_closing": _compartments(statement.period_closing),
         "opening": _compartments(statement.opening),
         "lines": [_render_line(line) for line in statement.lines],
         "closing": _compartments(statement.closing),

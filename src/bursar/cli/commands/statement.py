@@ -65,15 +65,23 @@ def join_statement_pages(pages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any
 
 
 def render_statement(body: Mapping[str, Any]) -> str:
-    """Render the period, the postings, and the opening and closing balances."""
+    """Render the period, the postings, and the opening and closing balances of the period.
+
+    If the postings are only a part of it, their own opening and closing are shown as well.
+    """
     period = render_card([(name, format_value(name, body[name])) for name in ("from", "to")])
     parts = list(body["opening"])
-    ends = render_grid(
+    ends = {"opening": body["period_opening"], "closing": body["period_closing"]}
+    if (body["opening"], body["closing"]) != (body["period_opening"], body["period_closing"]):
+        ends = {
+            "opening": body["period_opening"],
+            "opening of the lines shown": body["opening"],
+            "closing of the lines shown": body["closing"],
+            "closing": body["period_closing"],
+        }
+    balances = render_grid(
         ["", *(part.removesuffix("_micros").upper() for part in parts)],
-        [
-            [end, *(format_credits(body[end][part]) for part in parts)]
-            for end in ("opening", "closing")
-        ],
+        [[name, *(format_credits(end[part]) for part in parts)] for name, end in ends.items()],
         [False, *(True for _ in parts)],
     )
-    return "\n\n".join([period, render_table(TABLE_COLUMNS, body["lines"]), ends])
+    return "\n\n".join([period, render_table(TABLE_COLUMNS, body["lines"]), balances])

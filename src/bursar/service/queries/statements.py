@@ -65,6 +65,8 @@ class AccountStatement:
     """A page of a statement; `opening` and `closing` are those of its lines."""
 
     period: Period
+    period_opening: Parts
+    period_closing: Parts
     opening: Parts
     lines: tuple[PostingLine, ...]
     closing: Parts
@@ -96,6 +98,8 @@ class Statements:
             opening = self._recorded(org, account, behind)
             statement = AccountStatement(
                 period=period,
+                period_opening=self._recorded(org, account, (first, LAST_PLACE)),
+                period_closing=self._recorded(org, account, (last, LAST_PLACE)),
                 opening=opening,
                 lines=lines,
                 closing=moved(opening, lines),
