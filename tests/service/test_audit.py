@@ -313,7 +313,7 @@ WITHOUT_TOTALS = "body = regexp_replace(body::text, ',\"open\":[0-9]+,\"used\":[
 WRITTEN_EARLIER = (
     f"update events set {WITHOUT_TOTALS} where body::text like '%\"used\":%'",
     "update events set body = replace(replace(body::text,"
-    """ ',"asked_by":null', ''), ',"for_job":false', '')::json where kind = 'HoldOpened'""",
+    """ ',"capped_key":null', ''), ',"for_job":false', '')::json where kind = 'HoldOpened'""",
 )
 
 

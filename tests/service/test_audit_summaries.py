@@ -14,10 +14,10 @@ from bursar.store.sql.connection import Connection
 from bursar.store.verify.ledger import Contradiction, problems
 from bursar.store.verify.summaries import CHECKS_OF_ONE, SUMMARIES, SUMMARY_CHECKS
 from tests.service.test_audit import spoilt, story
-from tests.service.test_batch import FEW, Desk
 from tests.support import commands as ask
 from tests.support.builders import T0, days
 from tests.support.databases import connected, migrated, new_org
+from tests.support.org_desk import FEW, Desk
 from tests.support.strategies import History, histories
 from tests.support.sweeps import sweep
 

@@ -16,9 +16,9 @@ from bursar.core.refusal import Code, Refusal
 from bursar.service.ledger.batch import OrgUnknown
 from bursar.service.queries.balances import LedgerReads
 from bursar.store.sql.connection import Connection
-from tests.service.test_batch import ANN, FEW, ORG, Desk
 from tests.support import commands as ask
 from tests.support.builders import T0, days, hours
+from tests.support.org_desk import ANN, FEW, ORG, Desk
 from tests.support.strategies import History, Questions, histories, questions
 
 

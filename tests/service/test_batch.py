@@ -7,7 +7,7 @@ from itertools import cycle, pairwise
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bursar.core.budgets.periods import PeriodKind
@@ -16,11 +16,9 @@ from bursar.core.ids import (
     BudgetId,
     GrantId,
     HoldId,
-    UserId,
     make_id,
 )
 from bursar.core.instant import Instant
-from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import (
     AddAccount,
     AddUser,
@@ -39,100 +37,13 @@ from bursar.core.refusal import Code, InvariantBroken, Refusal
 from bursar.service.ledger.batch import Answer, Ask, Batch, OrgUnknown
 from bursar.store.ledger.loader import lock_orgs
 from bursar.store.ledger.mappings import TABLE_MAPPINGS
-from bursar.store.ledger.mappings.holds import DRAWS, draw_values
 from bursar.store.ledger.writer import OrgExists, create_org, freeze
 from bursar.store.sql.connection import Connection
-from bursar.store.sql.fragments import select_list
 from tests.support.builders import T0, hours, prices
 from tests.support.databases import connected, new_org, waits
+from tests.support.org_desk import ANN, FEW, ORG, Desk
 from tests.support.patience import eventually
 from tests.support.strategies import History, histories
-
-# Each step is a transaction: a tenth of the usual examples is much already.
-FEW = settings(
-    settings(),
-    max_examples=max(settings().max_examples // 10, 10),
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-
-ORG, ANN = AccountId("org"), UserId("ann")
-
-
-class Blind(Batch):
-    """A batch that loads things when they are missed, in the middle of its work."""
-
-    def _prefetch(self, asks: Sequence[Ask], books: dict[str, Books], now: Instant) -> None:
-        """Nothing."""
-
-
-class Desk:
-    """One caller's way to the books of one org, at times of its own choosing."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        prices: PriceBook | None = None,
-        *,
-        forgets: bool = False,
-        blind: bool = False,
-    ) -> None:
-        self.connection = connection
-        self.org = new_org(connection)
-        self.prices = prices or PriceBook()
-        self.forgets = forgets  # whether nothing stays in memory between two batches
-        self.blind = blind  # whether nothing is looked up ahead
-        self.cache: dict[str, Books] = {}
-        self.rounds = 0
-        self._keys = 0
-
-    def asks(self, *commands: Command, now: Instant = T0, key: str = "") -> list[Answer]:
-        """The answers to commands in one batch."""
-        asks: list[Ask] = []
-        for command in commands:
-            self._keys += 1
-            asks.append(Ask(self.org, key or f"key-{self._keys}", command))
-        if self.forgets:
-            self.cache.clear()
-        kind = Blind if self.blind else Batch
-        batch = kind(self.connection, self.prices, self.cache, clock=lambda _: now)
-        answers = [told for told in batch.run(asks) if isinstance(told, Answer)]
-        assert len(asks) == len(answers)
-        self.rounds = batch.rounds
-        return answers
-
-    def outcomes(self, *commands: Command, now: Instant = T0) -> list[tuple[Event, ...] | Refusal]:
-        """What became of commands."""
-        return [answer.outcome for answer in self.asks(*commands, now=now)]
-
-    def opens(self, *, credits: int = 500) -> None:
-        """An account with a user and some credits."""
-        self.asks(
-            AddAccount(account=ORG, parent=None, name="o"),
-            AddUser(user=ANN),
-            Issue(grant=GrantId("g"), account=ORG, amount=credits, kind=CreditKind.PAID),
-        )
-
-    def reserve(self, hold: str, amount: int) -> Reserve:
-        """Ask for a hold."""
-        return Reserve(hold=HoldId(hold), account=ORG, user=ANN, amount=amount, expires_at=hours(9))
-
-    def stored(self, table: str, columns: Any) -> list[tuple[Any, ...]]:
-        """The rows of the org in a table."""
-        sql = f"select {select_list(columns)} from {table} t where org_id = %s"
-        return sorted(self.connection.execute(sql, [self.org]).fetchall(), key=repr)
-
-    def holds(self, books: Books) -> None:
-        """What is stored is what these books say, row by row."""
-        for mapping in TABLE_MAPPINGS:
-            keys = {key for name in mapping.book_tables for key, _ in getattr(books, name).items()}
-            want = sorted((mapping.to_row(books, key) for key in keys), key=repr)
-            assert want == self.stored(mapping.table, mapping.columns), mapping.table
-        draws = [
-            draw_values(hold, place)
-            for _, hold in books.holds.items()
-            for place in range(len(hold.draws))
-        ]
-        assert sorted(draws, key=repr) == self.stored("draws", DRAWS)
 
 
 @pytest.mark.property

@@ -45,8 +45,8 @@ from bursar.core.ledger.values import BudgetTarget, Context, CreditKind
 from bursar.core.refusal import Code, Refusal
 from bursar.core.value import replace
 from bursar.store.sql.connection import Connection
-from tests.service.test_batch import Desk
 from tests.support.builders import T0, days, hours
+from tests.support.org_desk import Desk
 
 FEW, MANY = 3, 30
 ROOT = AccountId("root")

@@ -23,10 +23,10 @@ from bursar.service.queries.balances import LedgerReads
 from bursar.service.queries.entities import Entities
 from bursar.store.ledger.loader import lock_orgs
 from bursar.store.sql.connection import Connection, money_time
-from tests.service.test_batch import FEW, Desk
 from tests.support import commands as ask
 from tests.support.builders import T0, gpus, hours, prices
 from tests.support.databases import connected, migrated
+from tests.support.org_desk import FEW, Desk
 from tests.support.strategies import History, histories
 
 PER_MS = 3_600_000

@@ -12,9 +12,9 @@ from bursar.core.refusal import Code, Refusal
 from bursar.service.ledger.audit import rebuild_org
 from bursar.service.queries.settings import SETTINGS_MAX, has_room
 from bursar.store.sql.connection import Connection
-from tests.service.test_batch import Desk
 from tests.support import commands as ask
 from tests.support.builders import T0
+from tests.support.org_desk import Desk
 
 MANY = 300
 COLUMNS = {"kind": "text", "setting_id": "text", "body": "json", "number": "bigint"}

@@ -23,9 +23,9 @@ from bursar.store.ledger import snapshots
 from bursar.store.ledger.snapshots import Snapshot
 from bursar.store.sql.codec import value_of
 from bursar.store.sql.connection import Connection
-from tests.service.test_batch import FEW, Desk
 from tests.support import commands as ask
 from tests.support.builders import T0, hours
+from tests.support.org_desk import FEW, Desk
 from tests.support.strategies import History, histories
 
 

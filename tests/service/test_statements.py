@@ -29,11 +29,11 @@ from bursar.service.queries.statements import AccountStatement, Statements
 from bursar.service.queries.usage_reports import Dimension, Report, TooManyRows, UsageReports
 from bursar.store.ledger import snapshots, statements
 from bursar.store.sql.connection import Connection
-from tests.service.test_batch import ANN, FEW, ORG, Desk
 from tests.service.test_snapshots import told
 from tests.service.test_top_lists import payer
 from tests.support import commands as ask
 from tests.support.builders import T0, days, hours, prices
+from tests.support.org_desk import ANN, FEW, ORG, Desk
 from tests.support.strategies import History, histories
 
 

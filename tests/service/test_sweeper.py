@@ -41,11 +41,11 @@ from bursar.store.database import Database, Timeouts
 from bursar.store.ledger.summaries import LAST_DUE, NEXT_DUE
 from bursar.store.ledger.writer import freeze
 from bursar.store.sql.connection import Connection, money_time
-from tests.service.test_batch import ANN, FEW, ORG, Desk
 from tests.support import commands as ask
 from tests.support.builders import T0, days, hours
 from tests.support.database_proxy import proxy
 from tests.support.databases import connected, migrated, new_org
+from tests.support.org_desk import ANN, FEW, ORG, Desk
 from tests.support.patience import eventually
 from tests.support.strategies import History, histories
 from tests.support.sweeps import sweep, sweeper

@@ -19,10 +19,10 @@ from bursar.service.ledger.batch import OrgUnknown
 from bursar.service.queries.balances import LedgerReads
 from bursar.service.queries.top_lists import Measure, Subject, TopLists
 from bursar.store.sql.connection import Connection
-from tests.service.test_batch import FEW, ORG, Desk
 from tests.support import commands as ask
 from tests.support.builders import T0, days, hours
 from tests.support.databases import connected, migrated
+from tests.support.org_desk import FEW, ORG, Desk
 from tests.support.strategies import History, histories
 from tests.support.sweeps import sweep, sweeper
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from bursar.core.instant import Instant
 from bursar.service.ledger.batch import Ask, Batch
 from bursar.service.workers.sweeper import Sweeper, SweepResult
-from tests.service.test_batch import Desk
+from tests.support.org_desk import Desk
 
 
 def sweep(desk: Desk, now: Instant) -> SweepResult:

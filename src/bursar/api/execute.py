@@ -147,7 +147,7 @@ def to_json(model: WireModel) -> bytes:
 async def _check_capped_key(service: Service, caller: Caller, org: str, hold: str) -> None:
     """Fail the call unless the hold counts towards the spend cap of the key."""
     seen = await service.read(lambda reader: Entities(reader).row(org, "holds", hold))
-    if seen.value is None or seen.value.terms.asked_by != caller.id:
+    if seen.value is None or seen.value.terms.capped_key != caller.id:
         raise unknown("holds", hold)
 
 

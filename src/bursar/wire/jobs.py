@@ -221,7 +221,7 @@ class JobRequest(WireModel):
             user=UserId(self.user_id or user),
             run_ms=self.held_ms,
             context=self.context(job),
-            asked_by=None if capped_key is None else UserId(capped_key),
+            capped_key=None if capped_key is None else UserId(capped_key),
             for_job=True,
             most=self.max_cost_micros,
             about=self.digest,

@@ -250,7 +250,7 @@ class HoldRequest(WireModel):
     ) -> commands.Reserve:
         """The command that is meant; `user` is who asks if the body does not say.
 
-        `asked_by` is the key that asks, if it has a cap of its own.
+        `capped_key` is the key of the request, if it has a spend cap.
         """
         return commands.Reserve(
             hold=HoldId(ids.id("hold", self.id)),
@@ -260,7 +260,7 @@ class HoldRequest(WireModel):
             amount=self.amount_micros,
             run_ms=self.run_ms_max,
             context=self.context.to_core(),
-            asked_by=None if capped_key is None else UserId(capped_key),
+            capped_key=None if capped_key is None else UserId(capped_key),
         )
 
 

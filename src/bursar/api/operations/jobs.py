@@ -124,8 +124,8 @@ async def submit_job(call: Call, body: wire.JobRequest) -> Response:
     org = await service.org_of(caller, "accounts", body.account_id)
     ids = IdFactory(org, key, int(time.time() * 1_000))
     try:
-        asked_by = caller.id if caller.key.capped else None
-        reserve = body.to_command(ids, caller.key.user or org_user(org), asked_by)
+        capped_key = caller.id if caller.key.capped else None
+        reserve = body.to_command(ids, caller.key.user or org_user(org), capped_key)
         spec = body.spec()
     except (ValueError, TypeError) as error:
         raise InvalidCommand(str(error)) from error
@@ -615,7 +615,7 @@ async def _org_of_own_job(service: Service, caller: Caller, id: str) -> str:
     seen = await service.read(lambda reader: Entities(reader).row(org, "holds", id))
     if seen.value is None or not seen.value.terms.for_job:
         raise unknown("jobs", id)
-    if caller.key.capped and seen.value.terms.asked_by != caller.id:
+    if caller.key.capped and seen.value.terms.capped_key != caller.id:
         raise unknown("jobs", id)
     return org
 

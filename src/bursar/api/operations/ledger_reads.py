@@ -429,8 +429,8 @@ async def create_quote(call: Call, body: requests.QuoteRequest) -> Response:
     org = await service.org_of(caller, "accounts", body.account_id)
     ids = IdFactory(org, "quote", 0)
     try:
-        asked_by = caller.id if caller.key.capped else None
-        ask = body.to_command(ids, caller.key.user or org_user(org), asked_by)
+        capped_key = caller.id if caller.key.capped else None
+        ask = body.to_command(ids, caller.key.user or org_user(org), capped_key)
     except (ValueError, TypeError) as error:
         raise InvalidCommand(str(error)) from error
     seen = await service.read(

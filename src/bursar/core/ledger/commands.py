@@ -263,7 +263,7 @@ class Reserve:
     amount: Micros | None = None
     run_ms: int | None = None  # maximum run and stop grace together
     context: Context = NO_CONTEXT
-    asked_by: UserId | None = None  # a principal whose own budgets count too: a key with a cap
+    capped_key: UserId | None = None  # an API key with a spend cap: its budgets count too
     for_job: bool = False  # set by job submission, never by a caller: a job's bounds apply
     most: Micros | None = None  # the most it may cost; GPU types that would exceed it are dropped
     about: str | None = None  # a digest of the rest of the request, which the key covers as well
@@ -274,7 +274,7 @@ class Reserve:
         check_text("hold", self.hold)
         check_text("account", self.account)
         check_text("user", self.user)
-        check_optional_text("asked_by", self.asked_by)
+        check_optional_text("capped_key", self.capped_key)
         check_optional_text("about", self.about)
         _one_of(amount=self.amount, run_ms=self.run_ms)
         _amount("amount", self.amount)

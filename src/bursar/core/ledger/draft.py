@@ -78,14 +78,14 @@ class Draft:
         return replace(event, open=new.open, used=new.used, claims=changes)
 
     def applying(
-        self, account: AccountId, user: UserId, asked_by: UserId | None
+        self, account: AccountId, user: UserId, capped_key: UserId | None
     ) -> list[ApplicableBudget]:
         """The budgets that apply to usage of `user` in `account`, asked for by a key."""
-        return budgets_on(self.books, account, user, asked_by)
+        return budgets_on(self.books, account, user, capped_key)
 
     def applying_to(self, hold: Hold) -> list[ApplicableBudget]:
         """The budgets that apply to a hold."""
-        return self.applying(hold.terms.account, hold.terms.user, hold.terms.asked_by)
+        return self.applying(hold.terms.account, hold.terms.user, hold.terms.capped_key)
 
     def lapse(self, grant_id: GrantId) -> None:
         """Record that a grant has expired, if it has and that is not recorded yet."""

@@ -78,7 +78,7 @@ def reserve(draft: Draft, ask: Reserve) -> Refusal | None:
                 rates=funding.rates,
                 price_versions=tuple(priced[kind].version for kind, _ in funding.rates),
                 by_time=ask.run_ms is not None,
-                asked_by=ask.asked_by,
+                capped_key=ask.capped_key,
                 for_job=ask.for_job,
             ),
             expires_at=_until(draft, ask),
@@ -105,7 +105,7 @@ def _faults(draft: Draft, ask: Reserve) -> Iterator[Refusal]:
     books, now = draft.books, draft.now
     if books.accounts.get(ask.account) is None:
         yield Refusal(Code.ACCOUNT_UNKNOWN, {"account": ask.account})
-    for user in (ask.user, ask.asked_by):
+    for user in (ask.user, ask.capped_key):
         if user is not None and books.users.get(user) is None:
             yield Refusal(Code.USER_UNKNOWN, {"user": user})
     taken = books.holds.get(ask.hold) is not None
@@ -201,7 +201,7 @@ def _objections(draft: Draft, ask: Reserve, claim: HoldClaim) -> Iterator[Refusa
         yield Refusal(Code.MAX_COST_EXCEEDED, {"amount": claim.open, "most": ask.most})
     if refusal := _in_debt(draft, draft.books.path(ask.account)):
         yield refusal
-    applying = draft.applying(ask.account, ask.user, ask.asked_by)
+    applying = draft.applying(ask.account, ask.user, ask.capped_key)
     yield from all_over(draft.books, applying, None, claim)
 
 

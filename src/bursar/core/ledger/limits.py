@@ -37,21 +37,21 @@ from bursar.core.refusal import Code, Refusal
 
 
 def budgets_on(
-    books: Books, account: AccountId, user: UserId, asked_by: UserId | None = None
+    books: Books, account: AccountId, user: UserId, capped_key: UserId | None = None
 ) -> list[ApplicableBudget]:
     """The budgets that apply to usage of `user` in `account`, in the order they are checked.
 
     Of the key that asked for it, if it has limits of its own, its own budgets apply as well.
     """
-    whose = (account, user, asked_by)
+    whose = (account, user, capped_key)
     applying = books.applying.get(whose)
     if applying is None:
-        applying = books.applying[whose] = _find_budgets(books, account, user, asked_by)
+        applying = books.applying[whose] = _find_budgets(books, account, user, capped_key)
     return applying
 
 
 def _find_budgets(
-    books: Books, account: AccountId, user: UserId, asked_by: UserId | None
+    books: Books, account: AccountId, user: UserId, capped_key: UserId | None
 ) -> list[ApplicableBudget]:
     applying: list[ApplicableBudget] = []
     for ancestor in books.path(account):
@@ -59,8 +59,8 @@ def _find_budgets(
         _gather(books, (ancestor, None, True), user, applying)
         _gather(books, (ancestor, user, False), None, applying)
     _gather(books, (None, user, False), None, applying)
-    if asked_by is not None and asked_by != user:
-        _gather(books, (None, asked_by, False), None, applying)
+    if capped_key is not None and capped_key != user:
+        _gather(books, (None, capped_key, False), None, applying)
     return applying
 
 

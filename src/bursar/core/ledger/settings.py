@@ -201,6 +201,6 @@ def _set_new(draft: Draft, budget: Budget) -> None:
 
 def _concerns(draft: Draft, target: BudgetTarget, hold: Hold) -> bool:
     if target.account is None:
-        return target.user in (hold.terms.user, hold.terms.asked_by)
+        return target.user in (hold.terms.user, hold.terms.capped_key)
     above = target.account in draft.books.path(hold.terms.account)
     return above and target.user in (None, hold.terms.user)

@@ -274,7 +274,7 @@ class HoldTerms:
     rates: tuple[tuple[str, Micros], ...] = ()  # acceptable GPU type → micro-credits per GPU-hour
     price_versions: tuple[PriceVersionId, ...] = ()  # which version each of the rates is from
     by_time: bool = False  # whether it was sized by a run time, and is spent as time passes
-    asked_by: UserId | None = None  # a key with limits of its own, if one asked for it
+    capped_key: UserId | None = None  # an API key whose own budgets count too
     for_job: bool = False  # whether a job was submitted with it; a job in the context is only named
 
     @property

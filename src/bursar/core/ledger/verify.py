@@ -140,7 +140,7 @@ def _claims(books: Books) -> Iterator[str]:
     reliefs: Counter[TallyKey] = Counter()
     for _, hold in books.holds.items():
         for budget, user in budgets_on(
-            books, hold.terms.account, hold.terms.user, hold.terms.asked_by
+            books, hold.terms.account, hold.terms.user, hold.terms.capped_key
         ):
             period = period_at(budget.window, hold.touched_at)
             claim = claim_of(budget, hold.claim, period)

@@ -1,4 +1,4 @@
-"""How jobs ask the ledger: commands in, answers out."""
+"""The ledger as jobs use it: commands in, answers out."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -13,7 +13,7 @@ RunAsks: TypeAlias = Callable[[Sequence[Ask]], Answers]  # the ledger
 
 
 def run_asks_through(ledger: Ledger) -> RunAsks:
-    """Ask a ledger that many others ask, too: what fails, fails for itself."""
+    """Run commands through a shared ledger; each command has its own answer or error."""
 
     def ask(asks: Sequence[Ask]) -> Answers:
         waiting = [_submitted(ledger, ask) for ask in asks]
@@ -32,5 +32,5 @@ def _submitted(ledger: Ledger, ask: Ask) -> "Future[Answer] | Busy":
 def _result(waiting: "Future[Answer]") -> Answer | Exception:
     try:
         return waiting.result()
-    except Exception as error:  # whatever it is, it is this command's own
+    except Exception as error:  # of any kind: it belongs to this command only
         return error

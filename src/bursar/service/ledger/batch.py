@@ -1,10 +1,10 @@
 """One transaction for many ledger commands: lock, load, decide, write, commit (D3).
 
-Commands are applied in the order in which they came, each org's to its own books. What the books
-lack is loaded in rounds, for all orgs at once; each round brings twice as many keys of an order as
-the one before. Books stay in memory between batches and are used again if the org's number is
-still theirs: every change has an event, so nothing has happened since. Books that others have left
-a few events behind follow by these events, as a rebuild would; it costs less than to load them.
+Commands run in their order of arrival, each against the books of its org. Missing rows are loaded
+in rounds, for all orgs at once; each round loads twice as many keys of an order as the one before.
+Books stay in memory between batches. They are used again if they have the number of the org's last
+event: every change has an event, so they are up to date. Books that are a few events behind,
+because another process wrote them, apply the events: that costs less than loading.
 """
 
 from collections import defaultdict
@@ -53,12 +53,12 @@ from bursar.store.ledger.loader import (
 from bursar.store.ledger.writer import BatchWriter, RequestAnswer
 from bursar.store.sql.connection import Connection, SentStatement, money_time
 
-FIRST_KEYS: Final = 4  # keys of an order that the first round brings
+FIRST_KEYS: Final = 4  # keys of an order that the first round loads
 SIZE_MAX: Final = 200_000  # rows and orders of one org that stay in memory
 ORGS_MAX: Final = 10_000  # orgs that stay in memory
-MOST_KEYS: Final = 4_096  # and that any round brings
-FOLLOWED_MOST: Final = 12  # events by which books may be behind; more cost more than loading
-SENT_AT_ONCE: Final = 64  # answers that are written in one go
+MOST_KEYS: Final = 4_096  # keys of an order that a round loads at most
+FOLLOWED_MOST: Final = 12  # events that books may be behind; to apply more costs more than loading
+SENT_AT_ONCE: Final = 64  # answers that are sent to the database together
 
 
 class OrgUnknown(KeyError):
@@ -75,19 +75,19 @@ class Ask(NamedTuple):
     org: OrgId
     key: str
     command: Command
-    effect: JobEffect | None = None  # what it changes in the org's jobs
-    made: tuple[str, ...] = ()  # fields of the command whose ids were left to us
-    actor: str = ""  # whose key it is that asks; empty when Bursar itself does
+    effect: JobEffect | None = None  # its change of the org's jobs
+    made: tuple[str, ...] = ()  # fields of the command with generated ids
+    actor: str = ""  # the API key of the request; empty for commands of Bursar itself
 
 
 @value
 class Answer:
-    """What became of a command."""
+    """The outcome of a command."""
 
-    command: Command  # as it was asked the first time
+    command: Command  # of the first request with its key
     outcome: tuple[Event, ...] | Refusal
-    number: int  # of the org's last event when it was decided
-    replayed: bool  # whether it is the first answer to the same key again
+    number: int  # of the org's last event after the decision
+    replayed: bool  # whether the key was used before and this is its first answer
 
 
 BatchResult: TypeAlias = Answer | OrgUnknown | OrgFrozen
@@ -95,14 +95,14 @@ BatchResult: TypeAlias = Answer | OrgUnknown | OrgFrozen
 
 @dataclass(slots=True)
 class Batch:
-    """Commands on their way through one transaction."""
+    """Commands of one transaction."""
 
     connection: Connection
-    prices: PriceBook  # of a deployment that keeps none
+    prices: PriceBook  # of a deployment that stores none
     cache: dict[OrgId, Books]
     clock: Callable[[Connection], Instant] = money_time
     deployment: DeploymentPrices = field(default_factory=DeploymentPrices)
-    rounds: int = 0  # how often something had to be loaded
+    rounds: int = 0  # rounds of loading
     _known: dict[tuple[OrgId, str], Reply] = field(default_factory=dict)
     _answers: list[tuple[OrgId, Books, RequestAnswer]] = field(default_factory=list)
     _written: BatchWriter = field(default_factory=BatchWriter)
@@ -121,12 +121,12 @@ class Batch:
             self._let_go(orgs)
             return answers
         except BaseException:
-            for org in orgs:  # what is in memory may be more than what is stored
+            for org in orgs:  # the books may have changes that were not stored
                 self.cache.pop(org, None)
             raise
 
     def _let_go(self, orgs: set[OrgId]) -> None:
-        """Forget books that have grown large, and those used longest ago if there are many."""
+        """Evict large books, and the least recently used books if there are many."""
         for org in orgs:
             books = self.cache.pop(org, None)
             if books is not None and books.size <= SIZE_MAX:
@@ -157,7 +157,7 @@ class Batch:
         ]
 
     def _not_heard(self, ask: Ask, row: OrgRow | None) -> BatchResult:
-        """What is said of an org that takes no commands; what was answered before, still is."""
+        """The answer for an unknown or frozen org; repeated requests get their first answer."""
         if row is None:
             return OrgUnknown(ask.org)
         again = replay(ask.key, self._known.get((ask.org, ask.key)), ask.command, ask.made)
@@ -168,7 +168,7 @@ class Batch:
     def _performed(
         self, asks: Sequence[Ask], rows: dict[OrgId, OrgRow], now: Instant
     ) -> list[Answer]:
-        """The answers to commands, once what they change is written."""
+        """Decide commands and write their changes."""
         books = {org: self._books(org, row) for org, row in rows.items()}
         trials = {org: org_books.trial() for org, org_books in books.items()}
         for trial in trials.values():
@@ -185,10 +185,10 @@ class Batch:
         return answers
 
     def _follow(self, rows: dict[OrgId, OrgRow]) -> None:
-        """Let books that are a few events behind catch up, or be forgotten.
+        """Apply new events to books that are a few events behind, or evict them.
 
-        The last event that they have must be there as they know it, or they are of another history;
-        whether they have come to where their org is, is looked at as always.
+        Their last event must have the same time in the database, or they belong to another history.
+        `_books` compares the result with the org's row.
         """
         behind = {
             org: books
@@ -205,7 +205,7 @@ class Batch:
                 del self.cache[org]
 
     def _books(self, org: OrgId, row: OrgRow) -> Books:
-        """The books of an org that is locked: those in memory, if they are of today."""
+        """The books of a locked org: those in memory if they are up to date, or else new ones."""
         books = self.cache.get(org)
         if books is None or not row.is_of(books):
             books = Books(complete=False)
@@ -215,14 +215,14 @@ class Batch:
         return books
 
     def _send_answers(self) -> None:
-        """Let the database write what has been answered while others are being decided."""
+        """Send answers to the database, which writes them while other commands are decided."""
         for org, books, answered in self._answers:
             self._written.answer(org, books, answered)
         self._written.send(self.connection)
         self._answers.clear()
 
     def _prefetch(self, asks: Sequence[Ask], books: dict[OrgId, Books], now: Instant) -> None:
-        """Load what the commands will look at, as far as can be told."""
+        """Load the rows that the commands will read, as far as they are known in advance."""
         asks = [ask for ask in asks if (ask.org, ask.key) not in self._known]
         wanted = {
             WantedRows(ask.org, what): None
@@ -231,7 +231,7 @@ class Batch:
         }
         while True:
             ahead = {org: Prefetch(books[org], now) for org in {ask.org for ask in asks}}
-            again: list[Ask] = []  # when this is loaded, more can be told of these
+            again: list[Ask] = []  # commands that may need more rows after this round
             for ask in asks:
                 missing = [
                     WantedRows(ask.org, what) for what in ahead[ask.org].missing_for(ask.command)
@@ -248,12 +248,12 @@ class Batch:
     def _answered(
         self, asks: Sequence[Ask], books: dict[OrgId, Books], now: Instant
     ) -> list[Answer]:
-        """Decide each org's commands one by one, all orgs side by side, loading what is missing."""
+        """Decide each org's commands in order; each round loads missing rows for all orgs."""
         waiting: dict[OrgId, list[int]] = defaultdict(list)
         for place in reversed(range(len(asks))):
             waiting[asks[place].org].append(place)
         answers: dict[int, Answer] = {}
-        number, asks = len(asks), list(asks)  # what follows from others comes behind them
+        number, asks = len(asks), list(asks)  # follow-ups are appended
         most = FIRST_KEYS
         while any(waiting.values()):
             missing = [
@@ -276,9 +276,9 @@ class Batch:
         now: Instant,
         answers: dict[int, Answer],
     ) -> list[WantedRows]:
-        """Decide an org's next commands until there are no more, or something is missing.
+        """Decide an org's next commands until none is left or a row is missing.
 
-        Then those that follow are asked what they lack, too: so a round serves them all.
+        Then the missing rows of the commands behind it are collected too: one round loads them all.
         """
         while places:
             ask = asks[places[-1]]
@@ -295,7 +295,7 @@ class Batch:
         return []
 
     def _lacking(self, asks: Iterable[Ask], books: Books, now: Instant) -> Iterator[WantedRows]:
-        """The first thing that each command lacks, were it the next one."""
+        """The first missing row of each command, as if it were the next."""
         for ask in asks:
             if (ask.org, ask.key) not in self._known:
                 try:
@@ -303,7 +303,7 @@ class Batch:
                 except NotLoaded as missing:
                     yield WantedRows(ask.org, missing.what)
                 except InvariantBroken:
-                    return  # it says so again when its turn comes
+                    return  # raised again when the command is decided
 
     def _decide_command(self, ask: Ask, books: Books, now: Instant) -> Answer:
         first = self._known.get((ask.org, ask.key))
@@ -332,7 +332,7 @@ class Batch:
 def _ask_jobs(
     connection: Connection, asks: Sequence[Ask]
 ) -> tuple[SentStatement | None, SentStatement | None]:
-    """Ask for the jobs and arrays that effects read, with one statement each."""
+    """Send a query for the jobs, and one for the arrays, that effects read."""
     effects = [(ask.org, ask.effect) for ask in asks if ask.effect is not None]
     jobs = dict.fromkeys((org, job) for org, effect in effects for job in effect.jobs)
     arrays = dict.fromkeys((org, array) for org, effect in effects for array in effect.arrays)
@@ -343,7 +343,7 @@ def _ask_jobs(
 
 
 class _Loading(NamedTuple):
-    """Rows on their way; None if no effect reads any."""
+    """Queries that were sent; None if no effect reads such rows."""
 
     jobs: SentStatement | None
     arrays: SentStatement | None
@@ -355,7 +355,7 @@ def _transactions(
     jobs: SentStatement | None,
     arrays: SentStatement | None,
 ) -> dict[OrgId, JobTransaction]:
-    """For each org the transaction of its jobs, with the rows that were asked for."""
+    """For each org the transaction of its jobs, with the loaded rows."""
     loaded: dict[OrgId, tuple[dict[JobId, OrgJob], dict[JobId, ArrayProgress]]]
     loaded = {org: ({}, {}) for org in orgs}
     for (org, job), row in ({} if jobs is None else jobs_of(jobs)).items():
@@ -366,10 +366,10 @@ def _transactions(
 
 
 def _followed(books: Books, events: Sequence[Event]) -> bool:
-    """Let books be as they are after more events; false if they lack what these change."""
+    """Apply events to books; False if they lack rows that these change."""
     try:
         for event in events:
-            if isinstance(event, (HoldOpened, LotTaken)):  # it was not there before
+            if isinstance(event, (HoldOpened, LotTaken)):  # a new hold
                 books.holds.mark_absent(event.hold)
             elif isinstance(event, ChargeBooked):
                 books.charges.mark_absent(event.charge)
@@ -380,7 +380,7 @@ def _followed(books: Books, events: Sequence[Event]) -> bool:
 
 
 def _again(ask: Ask, again: Reply | Refusal, number: int) -> Answer:
-    """The first answer once more; or that the key stands for something else."""
+    """The first answer again, or a refusal if the key belongs to another command."""
     if isinstance(again, Reply):
         first = again.command
         return Answer(command=first, outcome=again.outcome, number=again.number, replayed=True)

@@ -30,10 +30,10 @@ from bursar.store.embedded import DatabaseDown
 from bursar.store.sql.connection import Connection
 
 MOST: Final = 256  # commands in a batch
-TRIES: Final = 8  # of one batch that others got in the way of
+TRIES: Final = 8  # of a batch that conflicts with other transactions
 PAUSE_MAX: Final = 0.5  # seconds between two tries
 QUIET_S: Final = 0.002  # no command for so long: no other caller is about to send one
-GATHERING_S: Final = 0.02  # that a lane waits for more at most
+GATHERING_S: Final = 0.02  # a lane waits for more commands at most so long
 
 _IN_THE_WAY: Final = (
     errors.SerializationFailure,
@@ -72,21 +72,21 @@ class ResultSink(Protocol):
     """Receives the answer from a lane's thread: a `Future`, or something like it."""
 
     def set_running_or_notify_cancel(self) -> bool:
-        """Whether the answer is still wanted; from then on it will come."""
+        """Whether the answer is still wanted; if so, it can no longer be cancelled."""
 
     def set_result(self, result: Any, /) -> None:
-        """Hear the answer."""
+        """Receive the answer."""
 
     def set_exception(self, error: Exception, /) -> None:
-        """Hear that there is none."""
+        """Receive the error instead of an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much a ledger takes on."""
+    """The limits of a ledger."""
 
     lanes: int = 2
-    waiting: int = 4_096  # commands in a lane's queue; more are turned away
+    waiting: int = 4_096  # commands in a lane's queue; more are refused
     unreachable_s: float = 30.0  # how long to try to reach the database
     idle_s: float | None = None  # after so long without a command a lane ends its thread
 
@@ -97,16 +97,16 @@ class _Waiting(NamedTuple):
 
 
 class BatchRunner(Protocol[A]):
-    """What a lane is for: running batches."""
+    """Runs the batches of a lane."""
 
     def run(self, connection: Connection, asks: Sequence[A]) -> Sequence[object]:
-        """Run a batch as one transaction; the answers in their places, an error for its own."""
+        """Run a batch as one transaction; an answer or an error for each command, in order."""
 
     def forget(self) -> None:
-        """Read everything anew: another server may have another history."""
+        """Drop all cached state: another server may have another history."""
 
     def on_failure(self, connection: Connection, ask: A, error: Exception) -> None:
-        """Something asked for cannot be done, alone as well as among others."""
+        """Handle a command that failed in a batch and again alone."""
 
 
 class Lane(Generic[A]):
@@ -120,14 +120,14 @@ class Lane(Generic[A]):
         admit: Callable[[], None] | None = None,
         name: str = "lane",
     ) -> None:
-        """`admit` is asked before each batch and may raise a `Fault` to turn it away."""
+        """`admit` is called before each batch and may raise a `Fault` to refuse it."""
         self._connect = connect
         self._worker = worker
         self._limits = limits
         self._admit = admit
         self._waiting: deque[_Waiting] = deque()
         self._door = threading.Condition(threading.Lock())
-        self._expected = 0  # callers that are likely to ask now
+        self._expected = 0  # commands that are likely to come now
         self._closed = False
         self._connection: Connection | None = None
         self._unknown = False  # whether a try of the present batch may have been committed
@@ -141,7 +141,7 @@ class Lane(Generic[A]):
         self._thread.start()
 
     def tell(self, answer: ResultSink, ask: A) -> None:
-        """Ask; it is `answer` that is told. `Busy` when too many wait: nothing has happened."""
+        """Queue a command; `answer` receives the result. `Busy` if the queue is full."""
         with self._door:
             if self._closed:
                 raise Busy("the ledger is closed")
@@ -154,7 +154,7 @@ class Lane(Generic[A]):
                 self._door.notify()
 
     def close(self) -> None:
-        """Answer what is waiting, then stop."""
+        """Run the queued commands, then stop."""
         with self._door:
             self._closed = True
             self._door.notify()
@@ -164,7 +164,7 @@ class Lane(Generic[A]):
 
     def _work(self) -> None:
         while gathered := self._gathered():
-            # From here on a caller cannot take its command back: it is on its way.
+            # From here on a caller can no longer cancel its command.
             self._answer(
                 [waiting for waiting in gathered if waiting.answer.set_running_or_notify_cancel()]
             )
@@ -173,11 +173,11 @@ class Lane(Generic[A]):
             self._connection.close()
 
     def _gathered(self) -> list[_Waiting]:
-        """The commands that have come meanwhile; none when there will be no more."""
+        """The next commands; none when the lane ends its thread."""
         with self._door:
             while not self._waiting and not self._closed:
-                in_vain = not self._door.wait(self._limits.idle_s)
-                if in_vain and not self._waiting and not self._closed:  # nor at the last moment
+                timed_out = not self._door.wait(self._limits.idle_s)
+                if timed_out and not self._waiting and not self._closed:
                     self._rest()
                     return []
             self._gather()
@@ -186,13 +186,13 @@ class Lane(Generic[A]):
     def _gather(self) -> None:
         """Wait for as many commands as are expected, while they keep coming."""
         until = time.monotonic() + GATHERING_S
-        came = 0
-        while came < len(self._waiting) < self._expected and not self._closed:
-            came = len(self._waiting)
+        before = 0
+        while before < len(self._waiting) < self._expected and not self._closed:
+            before = len(self._waiting)
             self._door.wait(min(QUIET_S, max(until - time.monotonic(), 0)))
 
     def _answer(self, gathered: Sequence[_Waiting]) -> None:
-        """Run a batch; if something of one org spoils it, run its commands one by one."""
+        """Run a batch; if one command fails it, run the commands one by one."""
         if not gathered:
             return
         try:
@@ -216,22 +216,22 @@ class Lane(Generic[A]):
             self._expected = min(answered + len(self._waiting), MOST)
 
     def _answer_each(self, gathered: Sequence[_Waiting]) -> None:
-        """Run commands one by one, with everything read anew: each can spoil only its own."""
+        """Run commands one by one: each can fail only itself."""
         for place, waiting in enumerate(gathered):
             try:
                 _deliver(waiting, self._run([waiting.ask])[0])
             except _NOT_NOW as error:
-                for left in gathered[place:]:
-                    left.answer.set_exception(error)
+                for remaining in gathered[place:]:
+                    remaining.answer.set_exception(error)
                 return
             except Exception as error:
                 self._fail(waiting, error)
 
     def _fail(self, waiting: _Waiting, error: Exception) -> None:
-        """Tell one caller, and let the worker do what is to be done about it."""
+        """Deliver an error to one caller, after the worker has handled it."""
         try:
             self._worker.on_failure(self._connected(), waiting.ask, error)
-        except Exception:  # of any kind: this thread must not end, others wait for it
+        except Exception:  # of any kind: this thread must go on
             self._disconnect()  # the next command meets the same failure
         finally:
             waiting.answer.set_exception(error)
@@ -239,8 +239,8 @@ class Lane(Generic[A]):
     def _run(self, asks: Sequence[A]) -> Sequence[object]:
         """Run a batch until its outcome is known.
 
-        Once a connection was lost on the way, a try may have been committed. Then nothing is said
-        that means "nothing has happened", whatever the following tries meet.
+        After a lost connection a try may have been committed. Then every later failure is raised as
+        `Unreachable`, which means that the outcome is unknown.
         """
         self._unknown = False
         try:
@@ -253,7 +253,7 @@ class Lane(Generic[A]):
             raise
 
     def _tried(self, asks: Sequence[A]) -> Sequence[object]:
-        """Run a batch, again and again while that may help."""
+        """Run a batch, and retry while that may help."""
         deadline = time.monotonic() + self._limits.unreachable_s
         tries = 0
         while True:
@@ -307,6 +307,6 @@ def _deliver(waiting: _Waiting, result: object) -> None:
 
 
 def _is_lost(error: Exception) -> bool:
-    """Whether an error is the connection's or the server's, and not of what was asked."""
+    """Whether an error is caused by the connection or the server, not by a command."""
     state = getattr(error, "sqlstate", None)
     return state is None or state[:2] in _LOST or state in _LOST_TOO

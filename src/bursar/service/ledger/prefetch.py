@@ -75,7 +75,7 @@ class Prefetch:
             missing += self._hold(command.hold)
         elif isinstance(command, Reserve):
             missing += _rows(books.users, (command.user,))
-            missing += self._spender(command.account, command.user, command.asked_by)
+            missing += self._spender(command.account, command.user, command.capped_key)
             missing += self._lanes_of(command.account)
         elif isinstance(command, ReverseCharge):
             missing += _rows(books.charges, (command.charge,))
@@ -104,7 +104,7 @@ class Prefetch:
         if hold is None:
             return []
         terms = hold.terms
-        missing = self._spender(terms.account, terms.user, terms.asked_by)
+        missing = self._spender(terms.account, terms.user, terms.capped_key)
         for draw in hold.draws:
             if not books.grants.knows(draw.grant):
                 missing.append(MissingRow("grants", draw.grant))
@@ -112,24 +112,24 @@ class Prefetch:
                 missing += _rows(books.totals, ((grant.terms.account, grant.terms.kind),))
         return missing
 
-    def _spender(self, account: AccountId, user: UserId, asked_by: UserId | None) -> Missing:
+    def _spender(self, account: AccountId, user: UserId, capped_key: UserId | None) -> Missing:
         """What is counted of an account's and a user's usage, at every level, and of a key's.
 
         Once nothing of it is missing, nothing will be before the next slot of time begins.
         """
         books = self._books
         slot = self._now - self._now % BURN_SLOT
-        spender = (account, user, asked_by, slot)
+        spender = (account, user, capped_key, slot)
         if spender in books.looked_up or spender in self._spenders:
             return []
         self._spenders.add(spender)
-        missing = self._counters(account, user, asked_by, slot)
+        missing = self._counters(account, user, capped_key, slot)
         if not missing and books.accounts.get(account) is not None:
             books.looked_up.add(spender)
         return missing
 
     def _counters(
-        self, account: AccountId, user: UserId, asked_by: UserId | None, slot: Instant
+        self, account: AccountId, user: UserId, capped_key: UserId | None, slot: Instant
     ) -> Missing:
         books = self._books
         missing = _path(books, account)
@@ -138,9 +138,9 @@ class Prefetch:
         path = books.path(account)
         targets = _targets(path, user)
         missing = _rows(books.burn, ((account, slot) for account in path))
-        if asked_by is not None:
-            targets.append((None, asked_by, False))
-            missing += _rows(books.users, (asked_by,))
+        if capped_key is not None:
+            targets.append((None, capped_key, False))
+            missing += _rows(books.users, (capped_key,))
         missing += _rows(books.budgets_of, targets)
         for target in targets:
             if books.budgets_of.knows(target):

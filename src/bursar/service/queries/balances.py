@@ -34,15 +34,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsOf(Generic[T]):
-    """An answer, and what it knew."""
+    """A value, with the event and time as of which it is valid."""
 
     value: T
-    number: int  # of the last event that was known
-    at: Instant  # the instant it is about
+    number: int  # of the last event that was read
+    at: Instant  # the time of the value
 
 
 class AccountSummary(NamedTuple):
-    """What an account has, and of what it is made."""
+    """A balance with its grants and next expiries."""
 
     balance: Balance
     grants: tuple[tuple[GrantTerms, Owned], ...]  # the oldest first
@@ -50,7 +50,7 @@ class AccountSummary(NamedTuple):
 
 
 class LedgerReads:
-    """Questions about orgs, each in a snapshot of its own."""
+    """Reads of orgs' books, each in its own database snapshot."""
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class LedgerReads:
         prices: PriceBook | None = None,
         clock: Callable[[Connection], Instant] = money_time,
     ) -> None:
-        """`prices` are those of a deployment that keeps none in the database."""
+        """`prices` are those of a deployment that stores none in the database."""
         self._connection = connection
         self._prices = prices or PriceBook()
         self._clock = clock
-        self.rounds = 0  # how often something had to be loaded for the last question
+        self.rounds = 0  # rounds of loading of the last read
 
     def balance(
         self,
@@ -102,7 +102,7 @@ class LedgerReads:
         return self._evaluate(org, lambda books, now: core.expiring(books, account, now, within))
 
     def quote(self, org: OrgId, ask: Reserve, likely_ms: int | None = None) -> AsOf[Quote]:
-        """What a hold would take, and what forbids it."""
+        """The cost of a hold, and the reasons that forbid it."""
 
         def ahead(now: Instant) -> Iterable[MissingRow | MissingRange]:
             return Prefetch(Books(complete=False), now).missing_for(ask)
@@ -136,7 +136,7 @@ class LedgerReads:
         *,
         priced: bool = False,
     ) -> AsOf[T]:
-        """Put a question to as much of the books as it takes; to prices too, if it is `priced`."""
+        """Evaluate a function on partial books, loading what it needs; `priced`: prices too."""
         books = Books(complete=False)
         self.rounds = 0
         with self._connection.transaction():
@@ -166,7 +166,7 @@ class LedgerReads:
 
 
 def _of_balance(account: AccountId, now: Instant) -> Iterable[MissingRow]:
-    """What a balance looks at, but for what follows from it."""
+    """The rows that a balance reads first."""
     yield MissingRow("accounts", account)
     yield MissingRow("lanes_of", account)
     for kind in CreditKind:

@@ -1,4 +1,4 @@
-"""One thing, or a page of things, as they are in one snapshot."""
+"""Single rows and pages of rows of the books, each read in one snapshot."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,20 +22,20 @@ from bursar.store.sql.connection import SNAPSHOT, Connection, money_time
 
 T = TypeVar("T")
 
-MOST: Final = 1_000  # things on a page
-ROWS: Final = 1  # of an order that comes with a row; none is looked at here
+MOST: Final = 1_000  # rows on a page
+ROWS: Final = 1  # of an order that are loaded with a row; not used here
 
 
 @dataclass(frozen=True, slots=True)
 class ResultPage(Generic[T]):
-    """Some things, and where the next page begins; None if there is none."""
+    """A page of rows, and where the next page begins; None if it is the last."""
 
     items: tuple[T, ...]
     next: str | None
 
 
 class Entities:
-    """Questions for single things and for pages."""
+    """Reads single rows and pages of rows."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -58,7 +58,7 @@ class Entities:
             return AsOf(value=page, number=number, at=now)
 
     def grant(self, org: OrgId, id: str) -> AsOf[tuple[GrantTerms, Owned] | None]:
-        """A grant, and what is in it now."""
+        """A grant with its present amounts."""
         seen = self.row(org, "grants", id)
         if seen.value is None:
             return seen
@@ -70,7 +70,7 @@ class Entities:
     def grants(
         self, org: OrgId, account: str, after: tuple[Instant, str], most: int
     ) -> AsOf[ResultPage[tuple[GrantTerms, Owned]]]:
-        """The grants an account was issued, the oldest first, and what is in them now."""
+        """The grants of an account with their present amounts, the oldest first."""
         with self._connection.transaction():
             books, number, now = self._enter(org)
             rows = pages.grants_of(self._connection, org, account, after, most + 1)
@@ -84,7 +84,7 @@ class Entities:
             return AsOf(value=ResultPage(things, last), number=number, at=now)
 
     def charges(self, org: OrgId, hold: str, before: int, most: int) -> AsOf[ResultPage[Any]]:
-        """What is left of a hold's charges, the latest first."""
+        """The charges of a hold, the latest first."""
         with self._connection.transaction():
             books, number, now = self._enter(org)
             rows = pages.charges_of(self._connection, org, hold, before, most + 1)
@@ -95,7 +95,7 @@ class Entities:
             return AsOf(value=ResultPage(things, last), number=number, at=now)
 
     def events(self, org: OrgId, after: int, most: int) -> AsOf[ResultPage[EventRow]]:
-        """What happened, in the order of its numbers."""
+        """Events in the order of their numbers."""
         with self._connection.transaction():
             _, number, now = self._enter(org)
             rows = pages.events(self._connection, org, after, most + 1)

@@ -1,4 +1,4 @@
-"""Connections for those who only look: a few threads, each with one of its own.
+"""Connections for read requests: a few threads, each with its own connection.
 
 Reads never queue behind writes. A connection that breaks is made anew and the question asked
 again: a question has no effect, so asking twice is safe.
@@ -19,11 +19,11 @@ from bursar.store.sql.connection import Connection
 
 T = TypeVar("T")
 
-TRIES_S: Final = 10.0  # how long a question is asked again
-WAITING_MAX: Final = 1_024  # questions that wait; more are turned away
+TRIES_S: Final = 10.0  # how long a query is retried
+WAITING_MAX: Final = 1_024  # queries that wait; more are refused
 
-# The connection is of no more use: also if the server has ended it because a question, or this
-# process, has stood still for too long.
+# The connection is unusable, also if the server closed it because a query or this process was idle
+# for too long.
 _LOST: Final = (
     psycopg.OperationalError,
     psycopg.InterfaceError,
@@ -33,7 +33,7 @@ _LOST: Final = (
 
 
 class ReadPool:
-    """Questions to the database, answered by a few threads."""
+    """Runs read queries on a few threads."""
 
     def __init__(self, connect: Callable[[], Connection], threads: int = 4) -> None:
         self._connect = connect
@@ -43,7 +43,7 @@ class ReadPool:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="reader")
 
     def ask(self, question: Callable[[Connection], T]) -> "Future[T]":
-        """The answer to a question, when it has come."""
+        """Run a query and wait for its result."""
         if not self._waiting.acquire(blocking=False):
             raise Busy(f"{WAITING_MAX} questions are waiting already")
         future = self._threads.submit(self._run, question)
@@ -51,7 +51,7 @@ class ReadPool:
         return future
 
     def close(self) -> None:
-        """Answer what was asked, then stop."""
+        """Run the queued queries, then stop."""
         self._threads.shutdown(wait=True, cancel_futures=True)
         for connection in self._open:
             connection.close()

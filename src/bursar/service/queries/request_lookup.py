@@ -1,4 +1,4 @@
-"""What a caller's key stands for, for those who must know before they ask again."""
+"""The command that was sent before under an idempotency key."""
 
 from bursar.core.ids import OrgId
 from bursar.core.ledger.commands import Command
@@ -10,7 +10,7 @@ __all__ = ["first_actor", "first_command"]
 
 
 def first_command(connection: Connection, org: OrgId, key: str) -> Command | None:
-    """The command that was asked under a key; None if the key is new."""
+    """The command that was sent under a key; None if the key is new."""
     with connection.transaction():
         restrict_to_orgs(connection, [org])
         first = replies(connection, ask_replies(connection, [(org, key)])).get((org, key))

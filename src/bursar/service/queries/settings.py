@@ -1,4 +1,4 @@
-"""What orgs keep besides money, for those who have no business with the store."""
+"""Settings of orgs, such as webhooks and alert rules: reads for the API."""
 
 from typing import Final
 
@@ -25,7 +25,7 @@ SETTINGS_MAX: Final = 100  # webhooks, or alert rules, of one org
 
 
 def find_setting(connection: Connection, org: OrgId, kind: str, id: str) -> AsOf[Setting | None]:
-    """What an org keeps under a kind and an id, and up to which event that is known."""
+    """A setting of an org by kind and id, and the number of the org's last event."""
     with connection.transaction():
         number = enter_snapshot(connection, org)
         return AsOf(value=setting(connection, org, kind, id), number=number, at=0)
@@ -34,7 +34,7 @@ def find_setting(connection: Connection, org: OrgId, kind: str, id: str) -> AsOf
 def settings_page(
     connection: Connection, org: OrgId, kind: str, after: str, most: int
 ) -> AsOf[ResultPage[Setting]]:
-    """What an org keeps of a kind, in the order of ids."""
+    """The settings of an org of one kind, in the order of their ids."""
     with connection.transaction():
         number = enter_snapshot(connection, org)
         rows = settings(connection, org, kind, after, most + 1)
@@ -48,7 +48,7 @@ def has_room(connection: Connection, org: OrgId, kind: str) -> bool:
 
 
 def enter_snapshot(connection: Connection, org: OrgId) -> int:
-    """Look at an org in one snapshot, to the transaction's end: the number of its last event."""
+    """Open a snapshot of an org until the transaction ends; the number of its last event."""
     connection.execute(SNAPSHOT)
     row = read_org(connection, org)
     if row is None:

@@ -1,11 +1,11 @@
-"""The statement of an account: what its grants had, what moved, what they have then (O3).
+"""The statement of an account: opening balance, postings, closing balance (O3).
 
-Lines are postings, in the order in which they were recorded; the opening is what had been recorded
-before the first of them. So opening and lines always come to the closing, compartment by
-compartment, and a statement that was given once never reads otherwise. A line tells when it was
-recorded, which is why it stands here, and when it took effect, which may be before the period.
+Lines are postings in the order of recording; the opening is the balance recorded before the first
+line. So opening and lines always add up to the closing, by compartment, and a statement never
+changes later. A line has the time of recording, which puts it into the period, and the time at
+which it took effect, which may be before the period.
 
-The opening goes out from the newest snapshot from before (L12), and adds what was posted since.
+The opening is the newest earlier snapshot (L12) plus the postings since.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ _ENDS: Final = (ChargeBooked, ChargeReversed, HoldClosed)  # written when a job 
 
 
 class PostingLine(NamedTuple):
-    """One posting, and whose it is."""
+    """One posting, with its hold, user and job."""
 
     at: Instant  # recorded
     effective_at: Instant
@@ -49,15 +49,15 @@ class PostingLine(NamedTuple):
     kind: str  # of its event
     grant: str
     grant_kind: str
-    source: str | None  # compartments; from nowhere when it was issued
+    source: str | None  # compartments; None for issued credits
     target: str
     amount: Micros
     hold: str | None
     charge: str | None
     user: str | None
     job: str | None
-    actor: str | None  # whose key asked; None when it happened by itself
-    cached_from: str | None  # the job whose result this was the price of, or the end for
+    actor: str | None  # the API key of the request; None for due changes
+    cached_from: str | None  # the job whose result was reused, if one was
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +70,11 @@ class AccountStatement:
     opening: Parts
     lines: tuple[PostingLine, ...]
     closing: Parts
-    next: Place | None  # behind which the next page begins; None if there is none
+    next: Place | None  # after which the next page begins; None on the last page
 
 
 class Statements:
-    """Questions for statements."""
+    """Reads statements."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -82,7 +82,7 @@ class Statements:
     def page(
         self, org: OrgId, account: str, wanted: RequestedPeriod, after: Place | None, most: int
     ) -> AsOf[AccountStatement | None]:
-        """The lines of a period behind a place; None if there is no such account."""
+        """The lines of a period after a place; None if there is no such account."""
         with self._connection.transaction():
             here = open_snapshot(self._connection, org)
             facts = usage.accounts(self._connection, org, [account]).get(account)
@@ -108,7 +108,7 @@ class Statements:
             return AsOf(value=statement, number=here.number, at=here.now)
 
     def _recorded(self, org: OrgId, account: str, upto: Place) -> Parts:
-        """What an account's grants had once all up to and with a posting was recorded."""
+        """The balance of an account after the posting at a place was recorded."""
         parts, after = dict.fromkeys(Compartment, 0), 0
         number = upto[0]
         start = None
@@ -131,7 +131,7 @@ class Statements:
 
 
 def moved(opening: Parts, lines: Sequence[PostingLine]) -> Parts:
-    """What there is after lines."""
+    """The balance after lines."""
     parts = dict(opening)
     for line in lines:
         _move(parts, line.source, line.target, line.amount)

@@ -35,21 +35,21 @@ from bursar.store.worker_leases import last_done
 
 SWEEPER: Final = "sweeper"  # the worker that maintains the lists
 PLACES_MAX: Final = 1_000  # places in a list
-CHUNK: Final = 10_000  # subjects that are worked out at once
+CHUNK: Final = 10_000  # subjects that are computed together
 
 REFRESH: Final = "set transaction isolation level repeatable read"
 T = TypeVar("T")
 
 
 class Subject(StrEnum):
-    """Of what there is a top list."""
+    """The subject of a top list."""
 
     ACCOUNT = "account"  # with all below it, but for what it owns itself
     USER = "user"
 
 
 class Measure(StrEnum):
-    """What a top list goes by."""
+    """The measure of a top list."""
 
     AVAILABLE = "available"  # owned by the account itself; users own nothing
     USED = "used"
@@ -58,7 +58,7 @@ class Measure(StrEnum):
 
 
 class TopLists:
-    """Questions for the first places."""
+    """Reads top lists."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -66,7 +66,7 @@ class TopLists:
     def within(
         self, org: OrgId, subject: Subject, measure: Measure, most: int
     ) -> AsOf[tuple[TopListEntry, ...]]:
-        """The first of one org, and up to which event and instant that is so."""
+        """The first places in one org, as of the event and time of its last sweep."""
         _check(subject, measure, most)
         with self._connection.transaction():
             self._connection.execute(SNAPSHOT)
@@ -128,7 +128,7 @@ def _refresh(
 ) -> None:
     _save_sweeps(
         connection, orgs, now, dues, {}
-    )  # first: another sweep of these orgs waits, or fails
+    )  # first: a concurrent sweep of these orgs waits or fails
     touched = _find_changed(connection, orgs)
     turned = [state.org for state in orgs if state.swept_at < now - now % BURN_SLOT]
     for org, subject, subject_id in summaries.burning(connection, turned):
@@ -153,7 +153,7 @@ def _save_sweeps(
     dues: dict[OrgId, Instant | None],
     turns: dict[OrgId, Instant],
 ) -> None:
-    """Write down how far the sweep has come, and when these orgs must be looked at again."""
+    """Store how far the sweep has come, and when these orgs are due again."""
     sweeps = [
         SweepRecord(
             org.org, org.number, now, min(dues[org.org] or NEVER, turns.get(org.org, NEVER))
@@ -165,7 +165,7 @@ def _save_sweeps(
 
 @dataclass(slots=True)
 class _Changed:
-    """Who has something else than before."""
+    """The accounts and users whose figures changed."""
 
     accounts: set[OrgKey] = field(default_factory=set)
     users: set[OrgKey] = field(default_factory=set)
@@ -187,7 +187,7 @@ class _Changed:
 
 
 class _Usage:
-    """What events spent, by the hold, charge or debt that they name, and by slot."""
+    """The credits that events spent, by hold, charge or debt, and by slot."""
 
     def __init__(self) -> None:
         self.grants: set[OrgKey] = set()
@@ -195,7 +195,7 @@ class _Usage:
         self.of_charges: dict[OrgKey, dict[Instant, int]] = {}
 
     def add(self, org: OrgId, event: Event) -> None:
-        """Take in one event."""
+        """Add an event."""
         spent = 0
         for posting in event.postings:
             self.grants.add((org, posting.grant))
@@ -219,7 +219,7 @@ class _Usage:
 
 
 def _find_changed(connection: Connection, orgs: Sequence[OrgToSweep]) -> _Changed:
-    """Who was touched by what happened since the last sweep."""
+    """The accounts and users that events since the last sweep changed."""
     usage = _Usage()
     for org, event in summaries.events_since(connection, orgs):
         usage.add(org, event)

@@ -28,7 +28,7 @@ COMMANDS: Final[Mapping[str, type[Any]]] = {kind.__name__: kind for kind in get_
 ADDED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "": ("open", "used"),  # the hold's amounts were not recorded: nothing to compare
     "terms": (
-        "asked_by",  # keys had no spending caps
+        "capped_key",  # keys had no spending caps
         "for_job",  # a raw hold
     ),
     "version": ("cache_hit_ppm",),  # results of other jobs had no price

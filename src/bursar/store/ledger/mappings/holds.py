@@ -30,7 +30,7 @@ def _hold_row(books: Books, key: Any) -> Values:
         text_of(terms.rates),
         text_of(terms.price_versions),
         terms.by_time,
-        terms.asked_by,
+        terms.capped_key,
         terms.for_job,
         terms.opened_at,
         hold.lot_of,
@@ -60,7 +60,7 @@ def _hold_figures(hold: Hold) -> Values:
 def hold_of(row: Values, draws: tuple[Draw, ...]) -> Hold:
     """The hold of a row, with its draws."""
     key, account, user, context, rates, price_versions, *rest = row
-    by_time, asked_by, for_job, opened_at, lot_of, *rest = rest
+    by_time, capped_key, for_job, opened_at, lot_of, *rest = rest
     expires_at, open, used, owed, absorbed, rate, meters, touched_at, closed_at, lots = rest
     terms = HoldTerms(
         id=key,
@@ -71,7 +71,7 @@ def hold_of(row: Values, draws: tuple[Draw, ...]) -> Hold:
         rates=value_of(tuple[tuple[str, int], ...], rates),
         price_versions=value_of(tuple[str, ...], price_versions),  # type: ignore[arg-type]
         by_time=by_time,
-        asked_by=asked_by,
+        capped_key=capped_key,
         for_job=for_job,
     )
     return Hold(
@@ -164,7 +164,7 @@ HOLDS: Final = TableMapping(
     key=("hold_id",),
     columns=columns_from(
         "hold_id text, account_id text, user_id text, context json, rates json,"
-        "price_versions json, by_time boolean, asked_by text, for_job boolean,"
+        "price_versions json, by_time boolean, capped_key text, for_job boolean,"
         "opened_at bigint, lot_of text, expires_at bigint,"
         "open bigint, used bigint, owed bigint, absorbed bigint, rate bigint, meters json,"
         "touched_at bigint, closed_at bigint, lots json"

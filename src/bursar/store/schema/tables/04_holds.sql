@@ -5,7 +5,7 @@ create table holds (
     hold_id        text collate "C" not null,
     account_id     text collate "C" not null,
     user_id        text collate "C" not null,
-    asked_by       text collate "C",               -- a key with a cap of its own: its budgets count too
+    capped_key       text collate "C",               -- an API key with a spend cap: its budgets count too
     for_job        boolean not null default false, -- opened with a job, so it may last as long as jobs do
     context        json not null,
     rates          json not null,                  -- the prices at which its usage is charged

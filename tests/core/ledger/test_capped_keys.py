@@ -1,4 +1,4 @@
-"""A key with a cap of its own: its budgets count beside those of the user it asks for (N1)."""
+"""API keys with a spend cap: their budgets count besides those of the hold's user (N1)."""
 
 from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import AccountId, BudgetId, ChargeId, HoldId, UserId
@@ -20,7 +20,7 @@ def hold(name: str, amount: int, *, by: str | None = "key", user: str = "ann") -
         user=UserId(user),
         amount=amount,
         ttl=HOUR,
-        asked_by=None if by is None else UserId(by),
+        capped_key=None if by is None else UserId(by),
     )
 
 
@@ -45,7 +45,7 @@ def org_with_key(limit: int = 100) -> Org:
     return org
 
 
-def test_a_key_spends_no_more_than_its_cap_whoever_it_asks_for() -> None:
+def test_a_key_spends_no_more_than_its_cap_for_all_users_together() -> None:
     """Holds of several users count together for the key, and for nobody else."""
     org = org_with_key(100)
 
