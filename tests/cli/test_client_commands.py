@@ -201,8 +201,12 @@ def test_budgets_are_set_changed_listed_and_dropped(funded: Shell) -> None:
     assert re.search(r"headroom +10\.00 cr\n", refused)
     assert re.search(r"period end +20\d\d-\d\d-01 \d\d:00:00 CE", refused)
     id = first["id"]
-    funded.says(
-        *("budget", "set", "20", "--every", "month", "--account", funded.account, "--id", id)
+    changed = funded.run("budget", "set", "20", "--id", id, "-o", "json")
+    assert {**first, "limit_micros": 20_000_000} == json.loads(changed.stdout), changed.output
+    assert "changed: limit 10.00 cr → 20.00 cr\n" == changed.stderr
+    changed = funded.run("budget", "set", "--id", id, "--soft", "--threshold", "50%")
+    assert ["changed: hard yes → no", "changed: thresholds 80%, 99.5% → 50%"] == (
+        changed.stderr.splitlines()
     )
     assert "20.00 cr" in funded.says("budget", "show", id)
     assert id == funded.json("budget", "delete", id)["id"]
@@ -557,6 +561,28 @@ def test_rates_are_read_from_a_file(operator: Shell, tmp_path: Path) -> None:
     assert {("3000000", "eu"), ("2000000", "")} == {
         (one["micros_per_gpu_hour"], one["region"]) for one in lines if one["book"] == "org"
     }
+
+
+def test_prices_that_are_not_named_stay(operator: Shell) -> None:
+    """`price set` changes what it names, and shows what changed; removing takes --replace."""
+
+    def set_prices(*words: str) -> tuple[list[str], dict[str, int]]:
+        result = operator.run("price", "set", *words, "-o", "json")
+        assert 0 == result.exit_code, result.output
+        version = json.loads(result.stdout)
+        rates = {rate["gpu_type"]: rate["micros_per_gpu_hour"] for rate in version["rates"]}
+        return result.stderr.splitlines(), rates
+
+    set_prices("H100=2.5", "A100=1", "--cache-hit-ppm", "1000")
+    assert (
+        ["changed: A100 1.00 cr → 1.20 cr", "added: L4 0.50 cr"],
+        {"H100": 2_500_000, "A100": 1_200_000, "L4": 500_000},
+    ) == set_prices("A100=1.2", "L4=0.5")
+    assert 1_000 == operator.json("price", "list")["items"][-1]["cache_hit_ppm"]
+    assert (
+        ["removed: H100 2.50 cr", "removed: A100 1.20 cr"],
+        {"L4": 500_000},
+    ) == set_prices("L4=0.5", "--replace")
 
 
 def test_operator_without_an_org_sets_prices_of_the_deployment(operator: Shell) -> None:

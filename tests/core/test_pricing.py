@@ -20,6 +20,7 @@ from bursar.core.pricing import (
     price_of,
     rate_in,
 )
+from bursar.core.value import replace
 
 HERE = PriceTerms(region="eu", tier="pro", priority_class="batch")
 NO_OVERRIDES = PriceBook()
@@ -312,3 +313,22 @@ def test_a_shared_result_costs_what_the_orgs_version_says_else_the_deployments(
 def test_a_shared_result_costs_a_part_of_its_run(ppm: int) -> None:
     with pytest.raises(ValueError, match="cache_hit_ppm"):
         hits("v", ppm)
+
+
+def test_version_keeps_the_rates_that_it_does_not_name() -> None:
+    """Only if it is asked to, and of the version before it (B1)."""
+    before = PriceVersion(
+        id=PriceVersionId("a"),
+        effective_at=0,
+        rates=(rate(5, "H100"), rate(3, "A100"), rate(2, "A100", region="eu")),
+        cache_hit_ppm=7,
+    )
+    after = PriceVersion(id=PriceVersionId("b"), effective_at=1, rates=(rate(4, "A100"),))
+
+    assert after == after.keep_others(None)
+    assert replace(
+        after,
+        rates=(rate(5, "H100"), rate(4, "A100"), rate(2, "A100", region="eu")),
+        cache_hit_ppm=7,
+    ) == after.keep_others(before)
+    assert 0 == replace(after, cache_hit_ppm=0).keep_others(before).cache_hit_ppm

@@ -677,7 +677,7 @@ class Author:
             effective_at=self.later() if self.chance(40) else self.now,
             rates=self.rates(),
         )
-        return SetPrice(version=version, from_now=self.chance(30))
+        return SetPrice(version=version, from_now=self.chance(30), keep_others=self.chance(50))
 
     def set_setting(self) -> Command:
         """Something new, changed or dropped; `before` counts in the model's way."""
@@ -697,6 +697,7 @@ class Author:
         budgets = list(self.model.budgets.values())
         limit = self.one((1_000, 100, 10_000, 500, 1, 0, 100_000))
         hard = not self.chance(25)
+        thresholds = (250_000,) if self.chance(25) else None
         if budgets and self.chance(30):
             ask = self.one(budgets).ask
             every = self.one(tuple(PeriodKind)) if self.chance(4) else ask.every
@@ -706,8 +707,9 @@ class Author:
                 target=ask.target,
                 every=every,
                 limit=limit,
-                hard=hard,
+                hard=None if self.chance(50) else hard,
                 rolling=rolling if every == PeriodKind.ROLLING else 0,
+                thresholds_ppm=thresholds,
             )
         every = self.one(tuple(PeriodKind))
         return SetBudget(
@@ -717,6 +719,7 @@ class Author:
             limit=limit,
             hard=hard,
             rolling=self.one((DAY, 7 * DAY, 24 * MINUTE)) if every == PeriodKind.ROLLING else 0,
+            thresholds_ppm=thresholds,
         )
 
     def target(self) -> BudgetTarget:

@@ -14,7 +14,7 @@ from bursar.core.ids import PriceVersionId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.money import AMOUNT_MAX, PPM, Micros
 from bursar.core.validation import check_int, check_optional_text, check_text
-from bursar.core.value import Derived, value
+from bursar.core.value import Derived, replace, value
 
 _Key: TypeAlias = tuple[str, str | None, str | None, str | None]
 
@@ -99,6 +99,14 @@ class PriceVersion(_Indexed):
     def rate_for(self, key: _Key) -> Micros | None:
         """The rate that names exactly the fields of `key`, if there is one."""
         return self._by_key.get(key)
+
+    def keep_others(self, before: "PriceVersion | None") -> "PriceVersion":
+        """This version with what an earlier one has and this one does not name."""
+        if before is None:
+            return self
+        rates = {rate.key: rate for rate in (*before.rates, *self.rates)}
+        hit_ppm = before.cache_hit_ppm if self.cache_hit_ppm is None else self.cache_hit_ppm
+        return replace(self, rates=tuple(rates.values()), cache_hit_ppm=hit_ppm)
 
 
 @value

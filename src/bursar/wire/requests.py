@@ -384,10 +384,18 @@ class BudgetRequest(WireModel):
     every: Literal["day", "week", "month", "rolling", "lifetime"]
     rolling_seconds: Seconds | None = None
     limit_micros: Micros
-    hard: bool = True
-    thresholds_ppm: Annotated[list[int], Field(max_length=16)] = Field(
-        default_factory=lambda: [500_000, 800_000, PPM]
-    )
+    hard: Annotated[
+        bool | None,
+        Field(description="Whether the budget refuses holds. Default: unchanged; true if new."),
+    ] = None
+    thresholds_ppm: Annotated[
+        list[int] | None,
+        Field(
+            max_length=16,
+            description="Parts of the limit that raise an alert, in millionths."
+            " Default: unchanged; 50 %, 80 % and 100 % if new.",
+        ),
+    ] = None
     id: Id | None = None
 
     def to_command(self, ids: IdFactory) -> commands.SetBudget:
@@ -403,7 +411,7 @@ class BudgetRequest(WireModel):
             limit=self.limit_micros,
             hard=self.hard,
             rolling=(self.rolling_seconds or 0) * SECOND,
-            thresholds_ppm=tuple(self.thresholds_ppm),
+            thresholds_ppm=None if self.thresholds_ppm is None else tuple(self.thresholds_ppm),
         )
 
 
@@ -427,6 +435,13 @@ class PriceRequest(WireModel):
         int | None,
         Field(ge=0, le=PPM, description="of what a run has cost: what its result costs another"),
     ] = None
+    keep_others: Annotated[
+        bool,
+        Field(
+            description="Keep the rates in force that `rates` does not name. Otherwise the version"
+            " has no other rates."
+        ),
+    ] = False
     id: Id | None = None
 
     def to_command(self, ids: IdFactory) -> commands.SetPrice:
@@ -449,6 +464,7 @@ class PriceRequest(WireModel):
                 cache_hit_ppm=self.cache_hit_ppm,
             ),
             from_now=self.effective_at is None,
+            keep_others=self.keep_others,
         )
 
 

@@ -1,7 +1,7 @@
 """Budgets as an org lives with them: what is refused, counted, told and given back (B3, B5)."""
 
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -661,6 +661,34 @@ def test_a_budget_keeps_its_target_and_its_window() -> None:
     assert differs == org.refuses(again(root, PeriodKind.WEEK))
     assert differs == org.refuses(again(root, PeriodKind.ROLLING, DAY))
     org.does(again(root))
+
+
+def test_change_of_a_budget_keeps_what_it_does_not_name() -> None:
+    """A new limit leaves hardness and thresholds as they are (B3)."""
+    org = rich()
+    target = BudgetTarget(account=AccountId("org"))
+
+    def set_budget(limit: int, **fields: Any) -> tuple[int, bool, tuple[int, ...], int]:
+        [event] = only(
+            org.does(
+                SetBudget(
+                    budget=BudgetId("b"),
+                    target=target,
+                    every=PeriodKind.DAY,
+                    limit=limit,
+                    **fields,
+                )
+            ),
+            BudgetSet,
+        )
+        budget = event.budget
+        return budget.limit, budget.hard, budget.thresholds_ppm, budget.revision
+
+    assert (10, True, (500_000, 800_000, 1_000_000), 0) == set_budget(10)
+    assert (10, False, (500_000,), 1) == set_budget(10, hard=False, thresholds_ppm=(500_000,))
+    assert (20, False, (500_000,), 2) == set_budget(20)
+    assert (20, True, (500_000,), 2) == set_budget(20, hard=True)
+    assert (20, True, (), 3) == set_budget(20, thresholds_ppm=())
 
 
 def test_a_dropped_budget_limits_no_more() -> None:

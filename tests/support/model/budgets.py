@@ -6,6 +6,7 @@ from bursar.core.instant import NEVER, Instant
 from bursar.core.ledger.commands import DropBudget, SetBudget, SetTier
 from bursar.core.ledger.values import BudgetTarget
 from bursar.core.refusal import Code
+from bursar.core.value import replace
 from tests.support.model.arithmetic import begun_ms, calendar_period, price
 from tests.support.model.state import ModelState
 from tests.support.model.values import (
@@ -18,6 +19,19 @@ from tests.support.model.values import (
     ModelHold,
     Stretch,
 )
+
+
+def fill_in(
+    ask: SetBudget,
+    hard: bool | None = True,
+    thresholds_ppm: tuple[int, ...] | None = (500_000, 800_000, 1_000_000),
+) -> SetBudget:
+    """A budget with the fields that a command leaves open."""
+    return replace(
+        ask,
+        hard=hard if ask.hard is None else ask.hard,
+        thresholds_ppm=thresholds_ppm if ask.thresholds_ppm is None else ask.thresholds_ppm,
+    )
 
 
 class BudgetRules(ModelState):
@@ -178,7 +192,7 @@ class BudgetRules(ModelState):
                 start = self.period(budget, self.now)[0]
                 charged = self.charged_in(budget, user, self.now)
             passed = 0
-            for ppm in budget.ask.thresholds_ppm:
+            for ppm in budget.ask.thresholds_ppm or ():
                 if charged * MILLION >= ppm * budget.ask.limit:
                     passed += 1
             reported = budget.crossed.get((user, start), 0)
@@ -219,7 +233,7 @@ class BudgetRules(ModelState):
             brought = SetBudget(
                 budget=BudgetId(id), target=target, every=every, limit=limit, hard=True
             )
-            self.budgets[id] = ModelBudget(brought, self.zones[root], of_tier=True)
+            self.budgets[id] = ModelBudget(fill_in(brought), self.zones[root], of_tier=True)
             self.tier_budgets += 1
         return None
 
@@ -242,12 +256,13 @@ class BudgetRules(ModelState):
             now, then = ask, budget.ask
             if (now.target, now.every, now.rolling) != (then.target, then.every, then.rolling):
                 return Code.BUDGET_DIFFERS
+            now = fill_in(now, then.hard, then.thresholds_ppm)
             if (now.limit, now.thresholds_ppm) != (then.limit, then.thresholds_ppm):
                 budget.crossed.clear()  # what was reported was reported of other amounts
-            budget.ask = ask
+            budget.ask = now
             return None
         zone = self.zones[ask.target.account or self._root()]
-        self.budgets[ask.budget] = ModelBudget(ask, zone)
+        self.budgets[ask.budget] = ModelBudget(fill_in(ask), zone)
         return None
 
     def _on_DropBudget(self, ask: DropBudget) -> Code | None:

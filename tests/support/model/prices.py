@@ -57,5 +57,10 @@ class PriceRules(ModelState):
         if any(version.id == ask.version.id for version in self.overrides):
             return Code.ALREADY_EXISTS
         at = self.now if ask.from_now else ask.version.effective_at
-        self.overrides.append(replace(ask.version, effective_at=at))
+        rates = list(ask.version.rates)
+        before = self._in_force(self.overrides, at) if ask.keep_others else None
+        if before is not None:
+            named = {rate.key for rate in rates}
+            rates += [rate for rate in before.rates if rate.key not in named]
+        self.overrides.append(replace(ask.version, effective_at=at, rates=tuple(rates)))
         return None

@@ -3,12 +3,13 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from bursar.cli.amounts import parse_amount
+from bursar.cli.amounts import format_credits, parse_amount
 from bursar.cli.api_command import (
     ApiCall,
     Key,
@@ -16,11 +17,13 @@ from bursar.cli.api_command import (
     Org,
     Output,
     UsageError,
+    connect,
     drop_none,
     make_group,
 )
-from bursar.cli.output import Format, print_note
+from bursar.cli.output import Format, make_printable, print_note
 from bursar.cli.ranges import TIMES
+from bursar.client import Problem
 
 app = make_group("Manage prices per GPU-hour.")
 COLUMNS: Final = (
@@ -63,12 +66,15 @@ def set_(
             help="Price of a cached result, in millionths of its run's cost.",
         ),
     ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Remove all rates that are not named.")
+    ] = False,
     org: Org = None,
     id: NewId = None,
     output: Output = Format.TABLE,
     key: Key = None,
 ) -> None:
-    """Add a price version to an org. It contains all rates that apply from then on.
+    """Set prices of an org. Prices that are not named stay as they are.
 
     Without an org, operators set the deployment's prices, which apply to orgs without their own.
     """
@@ -82,11 +88,49 @@ def set_(
         "rates": all_rates,
         "effective_at": call.parse_time(effective_at),
         "cache_hit_ppm": cache_hit_ppm,
+        "keep_others": not replace,
         "id": id,
     }
     version = call.post("/v1/prices", body, COLUMNS, rows=lambda version: build_rows([version]))
+    for line in describe_changes(_load_version_before(version), version):
+        print_note(line)
     if version["org_id"] is None:
         print_note("these are the deployment's prices, which apply to orgs without their own")
+
+
+def _load_version_before(version: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The version of the same book that a new version follows."""
+    with connect() as client, suppress(Problem):  # the key may set prices but not read them
+        versions = client.get("/v1/prices", {"org_id": version["org_id"]}).body["items"]
+        book = [other for other in versions if other["org_id"] == version["org_id"]]
+        place = next((n for n, other in enumerate(book) if other["id"] == version["id"]), 0)
+        return book[place - 1] if place else None
+    return None
+
+
+def describe_changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> list[str]:
+    """Describe the rates that a new version changes, adds and removes."""
+    if before is None:
+        return []
+    old, new = ({_name_rate(rate): rate for rate in it["rates"]} for it in (before, after))
+    prices = [
+        {name: format_credits(rate["micros_per_gpu_hour"]) for name, rate in rates.items()}
+        for rates in (old, new)
+    ]
+    return [
+        *(
+            f"changed: {name} {prices[0][name]} → {prices[1][name]}"
+            for name in new
+            if name in old and old[name] != new[name]
+        ),
+        *(f"added: {name} {prices[1][name]}" for name in new if name not in old),
+        *(f"removed: {name} {prices[0][name]}" for name in old if name not in new),
+    ]
+
+
+def _name_rate(rate: Mapping[str, Any]) -> str:
+    parts = (rate["gpu_type"], rate["region"], rate["tier"], rate["priority_class"])
+    return make_printable(", ".join(part for part in parts if part is not None))
 
 
 @app.command("list")

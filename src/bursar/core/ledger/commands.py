@@ -557,27 +557,32 @@ class SetPrice:
 
     version: PriceVersion
     from_now: bool = False  # whatever the version says, it is in force from when it is set
+    keep_others: bool = False  # also the rates in force that the version does not name
 
 
 @value
 class SetBudget:
-    """Set a budget, or change limit, hardness and thresholds of one; counters are kept (B3)."""
+    """Set a budget, or change limit, hardness and thresholds of one; counters are kept (B3).
+
+    None keeps the hardness and the thresholds of an existing budget.
+    """
 
     budget: BudgetId
     target: BudgetTarget
     every: PeriodKind
     limit: Micros  # zero allows nothing
-    hard: bool
+    hard: bool | None = None  # of a new budget: True
     rolling: int = 0  # length of a rolling window, microseconds
-    thresholds_ppm: tuple[int, ...] = (500_000, 800_000, 1_000_000)
+    thresholds_ppm: tuple[int, ...] | None = None  # of a new budget: those of `Budget`
 
     def __post_init__(self) -> None:
         check_text("budget", self.budget)
         _amount("limit", self.limit, 0)
         _within("rolling", self.rolling, 0, NEVER)
-        for ppm in self.thresholds_ppm:
+        thresholds = self.thresholds_ppm or ()
+        for ppm in thresholds:
             check_int("threshold", ppm, 1, THRESHOLD_MAX)
-        rising = (0, *self.thresholds_ppm)
+        rising = (0, *thresholds)
         if any(smaller >= larger for smaller, larger in pairwise(rising)):
             raise ValueError(f"thresholds rise: {self.thresholds_ppm}")
 

@@ -85,6 +85,8 @@ def set_price(draft: Draft, ask: SetPrice) -> Refusal | None:
     if any(book.version(ask.version.id) is not None for book in books):
         return Refusal(Code.ALREADY_EXISTS, {"version": ask.version.id})
     version = replace(ask.version, effective_at=draft.now) if ask.from_now else ask.version
+    if ask.keep_others:
+        version = version.keep_others(draft.books.header.prices.in_force(version.effective_at))
     draft.record(PriceSet(at=draft.now, version=version))
     return None
 
@@ -117,7 +119,7 @@ def set_tier(draft: Draft, ask: SetTier) -> Refusal | None:
 
 
 def set_budget(draft: Draft, ask: SetBudget) -> Refusal | None:
-    """Set a budget, or change the limit of one."""
+    """Set a budget, or change what the command names of an existing one."""
     if refusal := _unknown_target(draft, ask.target):
         return refusal
     old = draft.books.budgets.get(ask.budget)
@@ -130,23 +132,30 @@ def set_budget(draft: Draft, ask: SetBudget) -> Refusal | None:
         target=ask.target,
         window=Window(every=ask.every, time_zone=_zone(draft, ask.target), length=ask.rolling),
         limit=ask.limit,
-        hard=ask.hard,
-        thresholds_ppm=ask.thresholds_ppm,
-        tier=old.tier if old else None,
-        revision=_revision(old, ask) if old else 0,
+        hard=True,
+    )
+    if old is not None and (old.target, old.window) != (budget.target, budget.window):
+        return Refusal(Code.BUDGET_DIFFERS, {"budget": ask.budget})
+    before = old or budget
+    changed = replace(
+        before,
+        limit=ask.limit,
+        hard=before.hard if ask.hard is None else ask.hard,
+        thresholds_ppm=(
+            before.thresholds_ppm if ask.thresholds_ppm is None else ask.thresholds_ppm
+        ),
     )
     if old is None:
-        _set_new(draft, budget)
-    elif (old.target, old.window) != (budget.target, budget.window):
-        return Refusal(Code.BUDGET_DIFFERS, {"budget": ask.budget})
+        _set_new(draft, changed)
     else:
-        draft.record(BudgetSet(at=draft.now, budget=budget))
+        changed = replace(changed, revision=_revision(old, changed))
+        draft.record(BudgetSet(at=draft.now, budget=changed))
     return None
 
 
-def _revision(old: Budget, ask: SetBudget) -> int:
-    """A new one if thresholds are now at other amounts: they are then reported anew."""
-    same = (old.limit, old.thresholds_ppm) == (ask.limit, ask.thresholds_ppm)
+def _revision(old: Budget, new: Budget) -> int:
+    """The old one, or the next if thresholds are at other amounts: they are then reported anew."""
+    same = (old.limit, old.thresholds_ppm) == (new.limit, new.thresholds_ppm)
     return old.revision if same else old.revision + 1
 
 
