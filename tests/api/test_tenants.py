@@ -255,8 +255,31 @@ def test_a_key_for_a_team_works_for_the_team_and_below(
     refused(member.post("/transfers", move), 404, "grant_unknown")
 
 
+def test_key_for_a_team_lists_the_jobs_and_accounts_of_the_team(
+    family: tuple[Tenant, Caller, str, dict[str, str]],
+) -> None:
+    """Those of its account and below, as if there were no others; and the page shows them."""
+    tenant, member, mine, ids = family
+    below = member.made("/accounts", {"parent_id": mine, "name": "lists"})["id"]
+    jobs = {_job(tenant, account) for account in (mine, below)}
+
+    accounts = member.get("/accounts?limit=1000").json()["items"]
+    assert {mine, below} <= {account["id"] for account in accounts}
+    assert not {tenant.account, ids["account"]} & {account["id"] for account in accounts}
+    first = member.get("/accounts?limit=1").json()
+    rest = member.get(f"/accounts?limit=1000&after={first['next']}").json()["items"]
+    assert accounts == [*first["items"], *rest]
+
+    listed = member.get("/jobs").json()["items"]
+    assert jobs == {job["id"] for job in listed}
+    assert ids["job"] not in jobs
+    assert listed == member.get(f"/jobs?account_id={mine}").json()["items"]
+    refused(member.get(f"/jobs?org_id={NOBODYS['org']}"), 404, "org_unknown")
+    refused(member.get(f"/accounts?org_id={NOBODYS['org']}"), 404, "org_unknown")
+
+
 @pytest.mark.parametrize(
-    "path", ["/accounts", "/users", "/holds", "/budgets", "/debts", "/events", "/keys", "/prices"]
+    "path", ["/users", "/holds", "/budgets", "/debts", "/events", "/keys", "/prices"]
 )
 def test_a_key_for_a_team_does_not_list_the_org(
     family: tuple[Tenant, Caller, str, dict[str, str]], path: str

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from bursar.api.errors import CallFailed, CallRefused
 from bursar.api.event_stream import Streams
@@ -68,6 +68,13 @@ class Caller:
             raise CallFailed(
                 "forbidden", f"the key is for {self.key.node!r}, not for {pool}/{node}"
             )
+
+
+class VisiblePart(NamedTuple):
+    """The part of an org that a key may list: an account and all below it, or all (None)."""
+
+    org: str
+    account: str | None
 
 
 @dataclass(slots=True)
@@ -195,16 +202,21 @@ class Service:
 
     async def whole_org(self, caller: Caller, org: str | None) -> str:
         """The org of a call that is about all of it; the key must be for the whole org."""
+        visible = await self.visible_part(caller, org)
+        if visible.account is not None:
+            raise CallFailed("forbidden", "the key is for an account, not for the whole org")
+        return visible.org
+
+    async def visible_part(self, caller: Caller, org: str | None) -> VisiblePart:
+        """The part of an org that a list shows to a key."""
         if caller.is_operator:
             if org is None:
                 raise CallFailed("invalid_request", "org_id: an operator must name the org")
-            return org
+            return VisiblePart(org, None)
         if org is not None and org != caller.org:
             raise CallFailed("org_unknown")
         path = await self._path(caller.org, caller.key.account)
-        if len(path) != 1:
-            raise CallFailed("forbidden", "the key is for an account, not for the whole org")
-        return caller.org
+        return VisiblePart(caller.org, None if len(path) == 1 else caller.key.account)
 
 
 def unknown(table: str, id: str) -> Exception:

@@ -352,10 +352,12 @@ async def list_jobs(
     after: After = "",
     limit: Limit = 100,
 ) -> Response:
-    """Return the jobs of an org, the newest first."""
+    """Return the jobs of an org, the newest first. A key for an account gets the jobs of that
+    account and of those below it.
+    """
     service, caller = call.service, call.caller
     if account_id is None:
-        org = await service.whole_org(caller, org_id)
+        org, account_id = await service.visible_part(caller, org_id)
     else:
         org = await service.org_of(caller, "accounts", account_id)
     name, _, value = (label or "").partition("=")

@@ -140,7 +140,27 @@ def _add_list(
     )(list_page)
 
 
-_add_list("accounts", "Accounts", responses.Account, responses.Account.from_core)
+@operations.get(
+    "/v1/accounts",
+    name="accounts.list",
+    tag="Accounts",
+    summary="List accounts",
+    response=Paginated[responses.Account],
+    scope=Scope.READ,
+)
+async def list_accounts(
+    call: Call, org_id: OrgId = None, after: After = "", limit: Limit = 100
+) -> Response:
+    """Return the accounts of an org, ordered by id. A key for an account gets that account and
+    those below it.
+    """
+    org, account = await call.service.visible_part(call.caller, org_id)
+    seen = await call.service.read(
+        lambda reader: Entities(reader).accounts(org, account, after, limit)
+    )
+    return page_response(call, org, seen, lambda row: responses.Account.from_core(org, row))
+
+
 _add_list(
     "users", "Accounts", responses.User, lambda org, user: responses.User(id=user, org_id=org)
 )

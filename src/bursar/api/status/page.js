@@ -139,7 +139,7 @@ function shownStates(jobs) {
 async function tenantsOf(orgs) {
   if (orgs) return orgs.items.map((org) =>
     ({ name: org.name, account: org.account_id, of: "org_id=" + org.id + "&" }));
-  const accounts = (await maybe("/accounts?limit=1000"))?.items || []; // none for a team's key
+  const accounts = (await maybe("/accounts?limit=1000"))?.items || [];
   const known = new Set(accounts.map((one) => one.id));
   return accounts.filter((one) => !known.has(one.parent_id)).slice(0, ORGS)
     .map((one) => ({ name: one.name, account: one.id, of: "" }));

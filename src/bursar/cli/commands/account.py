@@ -59,9 +59,11 @@ def tree(org: Org = None, output: Output = Format.TABLE) -> None:
 
 def draw_tree(body: Mapping[str, Any]) -> str:
     """Draw the account tree, siblings ordered by name."""
+    ids = {account["id"] for account in body["items"]}
     children: dict[str | None, list[Mapping[str, Any]]] = {}
     for account in sorted(body["items"], key=lambda account: (account["name"], account["id"])):
-        children.setdefault(account["parent_id"], []).append(account)
+        parent = account["parent_id"] if account["parent_id"] in ids else None  # not visible
+        children.setdefault(parent, []).append(account)
     lines = list(_draw_branches(children, None, ""))
     return render_card(lines) if lines else "none"
 

@@ -1,7 +1,8 @@
 """Single rows and pages of rows of the books, each read in one snapshot."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from bursar.core.ids import OrgId
@@ -9,7 +10,7 @@ from bursar.core.instant import Instant
 from bursar.core.ledger.balance import Owned, compartments_at
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.tables import MissingRow
-from bursar.core.ledger.values import GrantTerms
+from bursar.core.ledger.values import Account, GrantTerms
 from bursar.core.pricing import PriceBook, PriceVersion
 from bursar.service.keys import DEPLOYMENT
 from bursar.service.ledger.batch import OrgUnknown
@@ -49,9 +50,25 @@ class Entities:
 
     def page(self, org: OrgId, table: str, after: str, most: int) -> AsOf[ResultPage[Any]]:
         """Rows of the books in the order of their ids."""
+        find_ids = partial(pages.ids, self._connection, org, table, after)
+        return self._page(org, table, find_ids, most)
+
+    def accounts(
+        self, org: OrgId, account: str | None, after: str, most: int
+    ) -> AsOf[ResultPage[Account]]:
+        """The accounts of an org, or an account and those below it, in the order of their ids."""
+        if account is None:
+            return self.page(org, "accounts", after, most)
+        find_ids = partial(pages.accounts_below, self._connection, org, account, after)
+        return self._page(org, "accounts", find_ids, most)
+
+    def _page(
+        self, org: OrgId, table: str, find_ids: Callable[[int], list[str]], most: int
+    ) -> AsOf[ResultPage[Any]]:
+        """The rows of the first ids that `find_ids` returns."""
         with self._connection.transaction():
             books, number, now = self._enter(org)
-            ids = pages.ids(self._connection, org, table, after, most + 1)
+            ids = find_ids(most + 1)
             self._load(org, books, table, ids[:most])
             things = tuple(getattr(books, table).get(id) for id in ids[:most])
             page = ResultPage(things, ids[most - 1] if len(ids) > most else None)

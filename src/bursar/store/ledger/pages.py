@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from bursar.core.ids import OrgId
+from bursar.store.sql import fragments as sql
 from bursar.store.sql.connection import Connection
 
 
@@ -57,6 +58,13 @@ IDS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
+ACCOUNTS_BELOW: Final = f"""
+    with recursive below as ({sql.accounts_below("%(org)s", "%(account)s")})
+    select b.account_id from below b
+     where b.org_id = %(org)s and b.account_id > %(after)s
+     order by b.account_id limit %(most)s
+"""
+
 # By issue: the key of a page is the instant and the id of the grant it follows.
 GRANTS: Final = """
     select t.issued_at, t.grant_id from grants t
@@ -84,6 +92,14 @@ def ids(connection: Connection, org: OrgId, table: str, after: str, most: int) -
     """The ids of an org's things of a kind that follow one."""
     rows = connection.execute(IDS[table], {"org": org, "after": after, "most": most})
     return [id for (id,) in rows]
+
+
+def accounts_below(
+    connection: Connection, org: OrgId, account: str, after: str, most: int
+) -> list[str]:
+    """The ids of an account and all accounts below it that follow an id."""
+    parameters = {"org": org, "account": account, "after": after, "most": most}
+    return [id for (id,) in connection.execute(ACCOUNTS_BELOW, parameters)]
 
 
 def grants_of(
