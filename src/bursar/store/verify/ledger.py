@@ -632,14 +632,14 @@ CHECKS: Final[tuple[Check, ...]] = (
 # cheaper to the planner where it takes a sum for small, and would cost the square of it. Where only
 # a nested loop is possible, its cost looks enormous: no machine code is compiled for it.
 PLANNER_SETTINGS: Final = """
-    set local enable_nestloop = off;
-    set local jit = off;
-    set local enable_hashjoin = on;
-    set local enable_mergejoin = on;
-    set local enable_material = on;
-    set local enable_memoize = on;
-    set local enable_seqscan = on;
-    set local enable_bitmapscan = on;
+    select set_config('enable_nestloop', 'off', true),
+           set_config('jit', 'off', true),
+           set_config('enable_hashjoin', 'on', true),
+           set_config('enable_mergejoin', 'on', true),
+           set_config('enable_material', 'on', true),
+           set_config('enable_memoize', 'on', true),
+           set_config('enable_seqscan', 'on', true),
+           set_config('enable_bitmapscan', 'on', true)
 """
 
 
