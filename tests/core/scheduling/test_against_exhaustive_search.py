@@ -216,13 +216,18 @@ class Rights:
         return True
 
     def keeps_larger_part(self, org: Path, victims: Set) -> bool:
-        """Whether an org still has the larger part by weight, of what runs in credits an hour, and
-        of what was used and runs ahead."""
-        lost = sum(one.job.rate(one.gpu_type) for one in victims if one.job.path[:2] == org)
+        """Whether an org has the larger part by weight, and no smaller one afterwards, of what runs
+        in credits an hour, and of what was used and runs ahead."""
         mine, more = self.job.path[:2], self.job.rate(self.gpu_type)
+        lost, own = (
+            sum(one.job.rate(one.gpu_type) for one in victims if one.job.path[:2] == place)
+            for place in (org, mine)
+        )
         ahead = self.growth(self.tick + self.world.policy.ahead) - self.growth(self.world.at)
         return all(
-            (theirs - lost * span) * self.weight(mine) > (ours + more * span) * self.weight(org)
+            theirs * self.weight(mine) > (ours + (more - own) * span) * self.weight(org)
+            and (theirs - lost * span) * self.weight(mine)
+            >= (ours + (more - own) * span) * self.weight(org)
             for theirs, ours, span in (
                 (self.rate(org), self.rate(mine), 1),
                 (self.ahead(org), self.ahead(mine), ahead),
@@ -313,10 +318,19 @@ def best_set(world: PoolSnapshot, job: Job) -> Set | None:
                 for victims in combinations(group, count)
                 if rights.legal(victims, straddling=straddling)
                 and fits(world, job, gpu_type, soon, [one.job.id for one in victims])
+                and all_are_needed(world, job, gpu_type, victims)
             ]
             if sets:
                 return min(sets, key=lambda victims: cost(victims, world.at))
     return None
+
+
+def all_are_needed(world: PoolSnapshot, job: Job, gpu_type: str, victims: Set) -> bool:
+    """Whether a job has no place if one of these stays."""
+    soon, ids = world.at + world.policy.preemption_grace, [one.job.id for one in victims]
+    return not any(
+        fits(world, job, gpu_type, soon, [one for one in ids if one != stays]) for stays in ids
+    )
 
 
 def better_wait(world: PoolSnapshot, job: Job, wait: Wait, victims: Set) -> bool:

@@ -299,8 +299,8 @@ def test_a_forecast_leaves_out_who_has_no_date() -> None:
         want="",
         nodes="n1=8xH100 n2=8xH100",
         running="low@n1:8/batch/ran=1m x@n2:8/ends=1h/fixed",
-        queued="u:8/prod over:1/who=free.a.b.c later:1/again=1m first:8/who=paid.z.z.z"
-        " second:8/who=paid.z.z.z/used=1 huge:99/who=paid.z.z.z/used=2",
+        queued="u:8/prod over:1/who=free.a.b.c later:1/again=1m first:8/who=paid.z.z.z/price=2"
+        " second:8/who=paid.z.z.z/used=1/price=2 huge:99/who=paid.z.z.z/used=2",
         shares="free=ceil0",
     )
     before = case.snapshot()

@@ -636,11 +636,11 @@ def test_a_lower_floor_alone_may_not_help() -> None:
         want="",
         nodes="n1=8xH100",
         running=" ".join(f"a{at}@n1:1@{at}/who=paid.vic.ml.bob" for at in range(8)),
-        queued="u:1x4",
+        queued="u:1x5",
         shares="paid.vic=floor6",
     )
     assert "floor" == blockers(case, "u")["protected"]["protection"]
-    assert [("gpus", 4_000)] == change(case, "u")
+    assert [("gpus", 5_000)] == change(case, "u")
 
 
 def test_a_share_that_stays_larger_is_no_bound() -> None:
@@ -655,18 +655,18 @@ def test_a_share_that_stays_larger_is_no_bound() -> None:
     assert 1 == blockers(case, "u")["cheaper_to_wait"]["victims"]
 
 
-def test_a_larger_share_is_given_only_as_long_as_it_stays_larger() -> None:
-    """By share an org gives what leaves it the larger part, and no more."""
+def test_a_larger_share_is_given_only_until_it_is_the_smaller_one() -> None:
+    """By share an org gives what leaves it no smaller part, and no more."""
     case = Case(
         want="",
         nodes="n1=8xH100",
         running=" ".join(f"a{at}@n1:1@{at}/who=paid.vic.ml.bob" for at in range(8)),
-        queued="u:1x4",
+        queued="u:1x5",
     )
     figures = blockers(case, "u")["protected"]
 
     assert ("share", "paid.vic") == (figures["protection"], figures["path"])
-    assert (1_000, 3_000) == (figures["missing_milli_gpus"], figures["available_milli_gpus"])
+    assert (2_000, 3_000) == (figures["missing_milli_gpus"], figures["available_milli_gpus"])
     assert told(case, "u").smallest_change[0].kind == "gpus"
 
 

@@ -60,10 +60,29 @@ CASES = {
         queued="a:2",
         want="b1 preempted for=a by=share; a waits on=n1:2",
     ),
-    "not if both would have as much afterwards": Case(
+    "also if both would have as much afterwards: equal parts are fair": Case(
         nodes="n1=8xH100",
         running="b1@n1:4/who=paid.beta.x.bob b2@n1:4@4/who=paid.beta.x.bob",
         queued="a:4",
+        want="b1 preempted for=a by=share; a waits on=n1:4",
+    ),
+    "half of a large pool": Case(
+        nodes=" ".join(f"n{n}=8xH100" for n in range(8)),
+        running=" ".join(f"b{n}@n{n}:8/who=paid.beta.x.bob" for n in range(8)),
+        queued="a:4x8",
+        want="b0 preempted for=a by=share; b1 preempted for=a by=share; b2 preempted for=a"
+        " by=share; b3 preempted for=a by=share; a waits on=n0:8+n1:8+n2:8+n3:8",
+    ),
+    "not if it would have more": Case(
+        nodes="n1=8xH100",
+        running="b1@n1:4/who=paid.beta.x.bob b2@n1:4@4/who=paid.beta.x.bob",
+        queued="a:5",
+        want="a waits needs=5 free=0 start=1430m",
+    ),
+    "not for a job without a price, if both have as much": Case(
+        nodes="n1=8xH100",
+        running="b1@n1:4/who=paid.beta.x.bob/price=0 b2@n1:4@4/who=paid.beta.x.bob/price=0",
+        queued="a:4/price=0",
         want="a waits needs=4 free=0 start=1430m",
     ),
     "one that runs more, but used little, hides nobody who may be asked": Case(
@@ -76,16 +95,16 @@ CASES = {
     ),
     "what it has already counts": Case(
         nodes="n1=8xH100",
-        running="x@n1:2 b1@n1:2@2/who=paid.beta.x.bob b2@n1:4@4/who=paid.beta.x.bob/ran=5m",
+        running="x@n1:3 b1@n1:2@3/who=paid.beta.x.bob b2@n1:3@5/who=paid.beta.x.bob/ran=5m",
         queued="a:1x2",
         want="a waits needs=2 free=0 start=1430m",
     ),
     "parts are measured by weight: a light org asks a heavy one less": Case(
         nodes="n1=8xH100",
         running="b1@n1:4/who=paid.beta.x.bob b2@n1:4@4/who=paid.beta.x.bob",
-        queued="a:2",
+        queued="a:3",
         shares="paid.beta=w2",
-        want="a waits needs=2 free=0 start=1430m",
+        want="a waits needs=3 free=0 start=1430m",
     ),
     "parts are measured by weight: a heavy org asks a light one more": Case(
         nodes="n1=8xH100",
@@ -97,8 +116,8 @@ CASES = {
     "parts are measured in credits": Case(
         nodes="n1=8xH100",
         running="b1@n1:4/who=paid.beta.x.bob b2@n1:4@4/who=paid.beta.x.bob",
-        queued="a:2/price=2",
-        want="a waits needs=2 free=0 start=1430m",
+        queued="a:3/price=2",
+        want="a waits needs=3 free=0 start=1430m",
     ),
     "orgs of another tier are not asked for a share": Case(
         nodes="n1=8xH100",
@@ -124,6 +143,38 @@ CASES = {
         queued="urgent:1x2/prod",
         want="b1 preempted for=urgent by=share; low preempted for=urgent by=class;"
         " urgent waits on=n1:2",
+    ),
+    "what leaves one's own org counts: by class and by share together": Case(
+        nodes="n1=9xH100",
+        running="alow@n1:1/batch a1@n1:1@1/prod a2@n1:1@2/prod"
+        + "".join(f" b{n}@n1:1@{n + 3}/who=paid.b.x.bob" for n in range(6)),
+        queued="ain:1x2/prod",
+        shares="paid.acme=floor3 paid.b=floor3",
+        want="alow preempted for=ain by=class; b0 preempted for=ain by=share; ain waits on=n1:2",
+    ),
+    "also where the org would have the larger part otherwise": Case(
+        nodes="n1=8xH100",
+        running="alow@n1:1/batch a1@n1:1@1/prod a2@n1:1@2/prod"
+        + "".join(f" b{n}@n1:1@{n + 3}/who=paid.b.x.bob/ran=5m" for n in range(5)),
+        queued="ain:1x2/prod",
+        usage="paid.b.x.bob=9",
+        want="alow preempted for=ain by=class; b0 preempted for=ain by=share; ain waits on=n1:2",
+    ),
+    "but nobody leaves only so that others may": Case(
+        nodes="n1=9xH100",
+        running="alow@n1:1/batch/ran=1m a2@n1:2@1/prod b1@n1:2@3/who=paid.b.x.bob"
+        " b2@n1:4@5/fixed/who=paid.b.x.bob",
+        queued="ain:1x2/prod",
+        usage="paid.b.x.bob=9",
+        want="ain waits needs=2 free=0 start=1430m",
+    ),
+    "in a gang as well": Case(
+        nodes="n1=8xH100",
+        running="alow@n1:1/batch a1@n1:1@1/prod a2@n1:1@2/prod"
+        + "".join(f" b{n}@n1:1@{n + 3}/who=paid.b.x.bob/ran=5m" for n in range(5)),
+        queued="ain:2/prod",
+        usage="paid.b.x.bob=9",
+        want="alow preempted for=ain by=class; b0 preempted for=ain by=share; ain waits on=n1:2",
     ),
     # ------------------------------------------------------------------ who is never asked
     "a job that must not be preempted is not": Case(

@@ -231,3 +231,25 @@ def test_a_group_has_the_first_claim_on_what_stays_free_of_its_floor() -> None:
 
     assert [("big", "m")] == [(victim, job) for _, victim, job in rounds.preempted]
     assert {"m", "k"} == set(rounds.started)
+
+
+@pytest.mark.parametrize("size", [1, 4, 8, 32])
+def test_equal_shares_are_reached_once_and_stay(size: int) -> None:
+    """One org has all GPUs when another of the same weight asks for half of them: so many jobs stop
+    as make room for that half, once, and nothing stops in the day after (S5)."""
+    gpus = f"1x{size}" if size <= 8 else f"{size // 8}x8"
+    rounds = Rounds.of(Case(nodes=" ".join(f"n{n}=8xH100" for n in range(8)), want=""))
+    ends = "limit=100h/ckpt=10m,20s"
+    for job in jobs(" ".join(f"a{n:02}:{gpus}/{ends}" for n in range(96 // size))):
+        rounds.arrive(T0, job)
+    for job in jobs(" ".join(f"b{n:02}:{gpus}/{ends}/who=paid.b.x.bob" for n in range(64 // size))):
+        rounds.arrive(T0 + HOUR, job)
+    rounds.run_until(T0 + 24 * HOUR, every=30 * MINUTE)
+
+    tier = rounds.cluster.tree.groups.find_group(("paid",))
+    assert tier is not None
+    used = {name: org.used["*"] for name, org in tier.children.items()}
+    assert {"acme/": 32_000, "b/": 32_000} == used
+    by_share = [(victim, job) for _, victim, job in rounds.preempted if victim[0] != job[0]]
+    assert 32 // size == len(by_share)
+    assert {("a", "b")} == {(victim[0], job[0]) for victim, job in by_share}

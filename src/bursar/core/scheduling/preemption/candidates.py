@@ -59,6 +59,11 @@ class Candidates:
             for entry in yielded:
                 heappush(self._heads, entry)
 
+    def own_rate(self, org: Path) -> Micros:
+        """The rate of all candidates of an org."""
+        jobs = (running for _, running, _ in self.ranked if running.job.path[:2] == org)
+        return sum(running.job.rate(running.gpu_type) for running in jobs)
+
     def has_right(self, right: Right) -> bool:
         """Whether there is a candidate by a right."""
         return any(entry[2] is right for entry in self.ranked)

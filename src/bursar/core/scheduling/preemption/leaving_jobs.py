@@ -1,5 +1,7 @@
 """A set of victims while it is built: which jobs would leave, and what their groups lose."""
 
+from collections.abc import Iterator
+
 from bursar.core.ids import JobId
 from bursar.core.money import Micros
 from bursar.core.scheduling.model.jobs import RunningJob
@@ -11,8 +13,14 @@ from bursar.core.scheduling.preemption.rights import PreemptionRights, Right
 class LeavingJobs:
     """Jobs that would leave together. All bounds are sums, so their order does not matter."""
 
-    def __init__(self, rights: PreemptionRights, *, may_straddle: bool = False) -> None:
+    def __init__(
+        self, rights: PreemptionRights, own_rate_max: Micros, *, may_straddle: bool = False
+    ) -> None:
         self._rights = rights
+        self._own = id(rights.shares.org_of(rights.job))
+        # The rate of all candidates of the job's own org. What leaves it makes room for more by
+        # share, so a set that is not legal yet may become so.
+        self._own_rate_max = own_rate_max
         self._may_straddle = may_straddle  # whether one job of a group may straddle its floor
         self._lost_milli: dict[int, dict[str, int]] = {}  # by group, then by GPU type
         self._reclaimed: dict[int, list[int]] = {}  # by group: sizes of jobs that leave by `floor`
@@ -21,9 +29,9 @@ class LeavingJobs:
         self.jobs: dict[JobId, tuple[RunningJob, Right]] = {}
 
     def add(self, running: RunningJob, right: Right) -> bool:
-        """Let a job leave, if that is legal together with all that leave already."""
+        """Let a job leave, if that may be legal together with all that leave already."""
         self._adjust(running, right, 1)
-        if self._is_legal(running):
+        if self._may_be_legal(running):
             return True
         self._adjust(running, right, -1)
         return False
@@ -31,6 +39,22 @@ class LeavingJobs:
     def drop(self, running: RunningJob) -> None:
         """Let a job stay after all."""
         self._adjust(running, self.jobs[running.job.id][1], -1)
+
+    @property
+    def is_always_legal(self) -> bool:
+        """Whether all sets that `add` allows are legal, and all smaller ones."""
+        return not self._own_rate_max
+
+    def is_legal(self) -> bool:
+        """Whether all orgs that lose jobs by share keep no smaller part than the job's org."""
+        if self.is_always_legal:
+            return True
+        own_rate = self._lost_rates.get(self._own, 0)
+        shares = self._rights.shares
+        orgs = {id(org): org for org in self._orgs_by_share()}
+        return all(
+            shares.can_lose(org, self._lost_rates[key], own_rate) for key, org in orgs.items()
+        )
 
     def clears_ceilings(self) -> bool:
         """Whether the waiting job passes no ceiling once these jobs have left."""
@@ -55,14 +79,19 @@ class LeavingJobs:
         if right is Right.SHARE:
             self._by_share[org] = self._by_share.get(org, 0) + sign
 
-    def _is_legal(self, running: RunningJob) -> bool:
-        """Whether every floor holds, and an org that leaves by share keeps the larger part."""
+    def _orgs_by_share(self) -> Iterator[ShareGroup]:
+        for running, right in self.jobs.values():
+            if right is Right.SHARE:
+                yield self._rights.shares.org_of(running.job)
+
+    def _may_be_legal(self, running: RunningJob) -> bool:
+        """Whether every floor holds, and shares do if all candidates of the own org leave."""
         if not all(map(self._keeps_floor, self._rights.floors.protected_groups(running.job))):
             return False
         shares = self._rights.shares
         org = shares.org_of(running.job)
         if self._by_share.get(id(org)):
-            return self._lost_rates[id(org)] * shares.weight < shares.spare_rate(org)
+            return shares.can_lose(org, self._lost_rates[id(org)], self._own_rate_max)
         return True
 
     def _keeps_floor(self, group: ShareGroup) -> bool:

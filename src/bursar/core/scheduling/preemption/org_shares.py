@@ -1,8 +1,9 @@
 """The right `share`: which orgs of a job's tier have a larger part by weight than the job's org.
 
-An org may lose jobs only as long as its part stays the larger one: of what runs now, and of past
-usage plus what runs, which decides whose turn it is. Without the second bound, a job that starts in
-turn could be preempted at once by the next in turn.
+An org may lose jobs as long as the part of the job's org is not above its own afterwards: of what
+runs now, and of past usage plus what runs, which decides whose turn it is. All that leaves either
+org counts. Without the second bound, a job that starts in turn could be preempted at once by the
+next in turn. Equal parts are fair and stable: with one job more, the other org would be the larger.
 """
 
 from collections.abc import Iterator
@@ -49,26 +50,41 @@ class OrgShares:
         return org.rate * own.weight - (own.rate + self._rate) * org.weight
 
     def spare_rate(self, org: ShareGroup) -> Micros:
-        """How much of its rate, by weight, an org can lose before its part is no longer larger.
+        """How much of its rate, by weight, an org can lose before its part is the smaller one.
 
-        Zero or less if it is not larger now. An org that loses exactly this much is not larger.
+        Zero or less if it is not larger now. What leaves the job's org comes on top.
         """
         spare = self._spare_rates.get(org.path)
         if spare is None:
             spare = self._spare_rates[org.path] = self._find_spare_rate(org)
         return spare
 
-    def larger_orgs(self) -> Iterator[ShareGroup]:
-        """The other orgs with a larger part, among those that run the most."""
-        larger = takewhile(lambda org: self.excess_rate(org) > 0, self._other_orgs())
-        return (org for org in islice(larger, LARGEST_ORGS) if self.spare_rate(org) > 0)
+    def can_lose(self, org: ShareGroup, rate: Micros, own_rate: Micros) -> bool:
+        """Whether an org's part is not below that of the job's org once both lost so much.
+
+        An org that has no larger part to begin with loses nothing, not even jobs without a price.
+        """
+        spare = self.spare_rate(org) + own_rate * org.weight
+        return spare > 0 and rate * self._org.weight <= spare
+
+    def larger_orgs(self, own_rate: Micros) -> Iterator[ShareGroup]:
+        """The other orgs with a larger part, once the job's org has lost so much.
+
+        Only orgs among those that run the most are checked.
+        """
+
+        def runs_more(org: ShareGroup) -> bool:
+            return self.excess_rate(org) + own_rate * org.weight > 0
+
+        larger = islice(takewhile(runs_more, self._other_orgs()), LARGEST_ORGS)
+        return (org for org in larger if self.can_lose(org, 0, own_rate))
 
     def _find_spare_rate(self, org: ShareGroup) -> Micros:
         usage = self._tree.usage
         ahead = usage.projection_weight(self._cluster.now)
         difference = usage.projected_usage(org) * self._org.weight
         difference -= (usage.projected_usage(self._org) + self._rate * ahead) * org.weight
-        return min(self.excess_rate(org), -(-difference // ahead))
+        return min(self.excess_rate(org), difference // ahead)
 
     def _other_orgs(self) -> Iterator[ShareGroup]:
         """The other orgs of the tier in which something runs, the largest part first."""

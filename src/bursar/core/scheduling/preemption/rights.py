@@ -11,8 +11,8 @@ search for `move` is separate and comes first:
     target  half of the job's start target has passed, and it ends within minutes
             (`PoolPolicy.is_express`); the victim's tier has a longer target, and the victim can
             save its work within the grace
-    share   the victim's org, of the same tier, still has the larger part by weight afterwards
-            (`org_shares`); and not both jobs end within minutes
+    share   the victim's org, of the same tier, has no smaller part by weight afterwards than the
+            job's org (`org_shares`); and not both jobs end within minutes
     turn    the victim is of the same org and class, makes checkpoints, has run so long that
             stopping costs little, and has at least twice as much left to do; or the waiting job
             would outlast all others (`longest_jobs`) and the victim would not
@@ -20,14 +20,15 @@ search for `move` is separate and comes first:
 
 No other right cuts into another group's floor. All bounds are sums over the jobs that leave, kept
 by `LeavingJobs`, so whether a set of victims is legal does not depend on the order in which it was
-built. Each preemption by share leaves the larger part larger, so shares converge and preemption
-cannot oscillate.
+built. Each preemption by share raises the smaller part and leaves the other no smaller, so shares
+converge and preemption cannot oscillate.
 """
 
 from enum import StrEnum
 from typing import Final
 
 from bursar.core.instant import Instant
+from bursar.core.money import Micros
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, Path, RunningJob, StartReason
 from bursar.core.scheduling.model.running_index import turn_ends
@@ -60,6 +61,8 @@ class PreemptionRights:
         self.floors = FloorClaims(cluster, job, gpu_type)
         self.shares = OrgShares(cluster, job, gpu_type)
         self.ceilings = CeilingExcess(cluster, job, gpu_type)
+        self._type = gpu_type
+        self._own_rate: Micros | None = None
         self._turn_work_min = TURN_WORK_FACTOR * max(job.work, 1)
         self._soon = ENDING_GRACES * cluster.policy.preemption_grace
         self._is_short = job.estimate is not None and job.expected_run <= self._soon
@@ -89,15 +92,21 @@ class PreemptionRights:
             return Right.TARGET
         if victim.path[0] != job.path[0] or len(job.path) == 1 or both_short:
             return None
-        spare = self.shares.spare_rate(self.shares.org_of(victim))
-        is_within = victim.rate(running.gpu_type) * self.shares.weight < spare
-        return Right.SHARE if is_within else None
+        org, rate = self.shares.org_of(victim), victim.rate(running.gpu_type)
+        return Right.SHARE if self.shares.can_lose(org, rate, self.own_rate()) else None
+
+    def own_rate(self) -> Micros:
+        """The rate of all jobs of the job's own org that it may preempt."""
+        if self._own_rate is None:
+            self._own_rate = self._find_own_rate()
+        return self._own_rate
 
     def victim_orgs(self) -> list[Path] | None:
         """The orgs that may have victims; None if any org may."""
         if self.floors.below_floor or self._has_target_right:
             return None
-        return [self.job.path[:2], *(org.path for org in self.shares.larger_orgs())]
+        larger = self.shares.larger_orgs(self.own_rate())
+        return [self.job.path[:2], *(org.path for org in larger)]
 
     def may_preempt(self) -> bool:
         """Whether there may be a victim. A quick check: True does not promise one."""
@@ -105,7 +114,16 @@ class PreemptionRights:
             return True
         if self._has_lower_class() or self._has_turn():
             return True
-        return any(True for _ in self.shares.larger_orgs())
+        return any(True for _ in self.shares.larger_orgs(0))
+
+    def _find_own_rate(self) -> Micros:
+        if not (self.floors.below_floor or self._has_lower_class() or self._has_turn()):
+            return 0
+        return sum(
+            running.job.rate(self._type)
+            for running in self._cluster.running_index.of_orgs([self.job.path[:2]])
+            if running.gpu_type == self._type and self.right_against(running, self._cluster.now)
+        )
 
     def _is_preemptible(self, running: RunningJob, now: Instant) -> bool:
         """Whether a running job can be preempted by some right."""

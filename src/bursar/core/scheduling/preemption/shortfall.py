@@ -4,8 +4,8 @@ To show that no set of victims makes room, a search would have to check all sets
 shows it: a gang needs 80 GPUs, its candidates have 4,000, and the floor of their org lets 79 of
 these go. For each domain where the job could run, this module adds up the most that could become
 free: what is free now, and what the candidates there have, limited at every group to what is above
-its floor (and to the rest of one job that straddles it), and by share to what leaves the larger
-part larger. Only if that is enough is a search worth its cost.
+its floor (and to the rest of one job that straddles it), and by share to what leaves the other
+part no smaller. Only if that is enough is a search worth its cost.
 
 The sums are upper bounds. With jobs of one GPU they are exact. With larger jobs the real shortfall
 may be greater, never smaller.
@@ -31,7 +31,7 @@ Releases = list[tuple[RunningJob, Right, int]]  # a candidate, and its milli-GPU
 class ProtectedGroup(NamedTuple):
     """A group that does not let more go."""
 
-    right: str  # what protects it: `floor`, or `share` (its part would no longer be the larger one)
+    right: str  # what protects it: `floor`, or `share` (its part would become the smaller one)
     group: ShareGroup
     has: int  # milli-GPUs
     keeps: int  # milli-GPUs that it does not let go
@@ -203,7 +203,7 @@ def _above_floors(group: ShareGroup, gpu_type: str) -> Iterator[int]:
 def _released_by_share(
     rights: PreemptionRights, releases: Releases
 ) -> tuple[int, list[ProtectedGroup]]:
-    """What is released if every org preempted by share keeps the larger part."""
+    """What is released if no org preempted by share gets the smaller part."""
     shares = rights.shares
     total = 0
     by_org: dict[ShareGroup, Releases] = {}
@@ -216,7 +216,8 @@ def _released_by_share(
     guards = []
     for org, org_releases in by_org.items():
         org_milli = sum(milli for _, _, milli in org_releases)
-        rate_max = max(shares.spare_rate(org) - 1, 0) // shares.weight
+        own_rate = rights.own_rate() * org.weight
+        rate_max = max(shares.spare_rate(org) + own_rate, 0) // shares.weight
         most = max(
             rate_max * milli // running.job.rate(running.gpu_type)
             for running, _, milli in org_releases

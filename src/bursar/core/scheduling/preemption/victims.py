@@ -13,7 +13,7 @@ With few candidates it checks all sets. The work is counted in sets checked, and
 whether the budget ended before the best set was proven.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
@@ -96,7 +96,8 @@ class PreemptionSearch:
             for stage, may_straddle in self._stages(rights, gpu_type):
                 if not rights.ceilings.is_cleared_by(running for _, running, _ in stage.ranked):
                     continue
-                leaving = LeavingJobs(rights, may_straddle=may_straddle)
+                own_rate_max = stage.own_rate(job.path[:2]) if stage.has_right(Right.SHARE) else 0
+                leaving = LeavingJobs(rights, own_rate_max, may_straddle=may_straddle)
                 search = _VictimSearch(
                     self._cluster, self._claims, rights, gpu_type, stage, leaving, self._steps
                 )
@@ -195,7 +196,8 @@ class _VictimSearch:
             if not self._leaving.add(running, right):
                 continue
             if self._fits(node):
-                self._keep_if_best(NodePlacement(self._type, ((node, 1),)))
+                if self._leaving.is_legal() and self._needs_all(lambda: self._fits(node)):
+                    self._keep_if_best(NodePlacement(self._type, ((node, 1),)))
             else:
                 self._check_subsets(node, indexes, at + 1)
             self._leaving.drop(running)
@@ -243,7 +245,8 @@ class _VictimSearch:
                 heappush(offers, next_offer)
         if self._is_enough(tasks):
             self._drop_unneeded(tasks)
-            self._keep_if_best(self._pack(tasks))
+            if self._leaving.is_legal():
+                self._keep_if_best(self._pack(tasks))
         for running, _ in list(self._leaving.jobs.values()):
             self._leaving.drop(running)
 
@@ -298,7 +301,10 @@ class _VictimSearch:
             more_tasks = dict(tasks)
             self._recount(more_tasks, running)
             if self._is_enough(more_tasks):
-                self._keep_if_best(self._pack(more_tasks))
+                if self._leaving.is_legal() and self._needs_all(
+                    lambda: self._is_enough({node: self._count_tasks(node) for node in tasks})
+                ):
+                    self._keep_if_best(self._pack(more_tasks))
             else:
                 self._check_all_sets(more_tasks, at + 1)
             self._leaving.drop(running)
@@ -320,6 +326,21 @@ class _VictimSearch:
     def _is_enough(self, tasks: dict[NodeId, int]) -> bool:
         """Whether a gang fits, and passes no ceiling, if nodes have room for so many tasks."""
         return sum(tasks.values()) >= self._job.shape.tasks and self._leaving.clears_ceilings()
+
+    def _needs_all(self, fits: Callable[[], bool]) -> bool:
+        """Whether the job fits only if all of the leaving jobs leave.
+
+        A set with a job too many is never the best one, unless only that job makes it legal.
+        """
+        if self._leaving.is_always_legal:
+            return True
+        for running, right in list(self._leaving.jobs.values()):
+            self._leaving.drop(running)
+            is_unneeded = fits()
+            self._leaving.add(running, right)
+            if is_unneeded:
+                return False
+        return True
 
     def _recount(self, tasks: dict[NodeId, int], running: RunningJob) -> None:
         """Count the tasks anew on the nodes of a job that leaves or stays."""
