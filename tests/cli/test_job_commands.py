@@ -370,8 +370,11 @@ def test_logs_of_a_job_without_output_mention_it(shell: Shell) -> None:
     told = shell.run("logs", job)
 
     assert (0, "") == (told.exit_code, told.stdout)
-    assert "no output; for an array" in told.stderr
-    assert "no output on n9;" in shell.run("logs", job, "--node", "n9").stderr
+    assert "no output\n" in told.stderr
+    assert "array" not in told.stderr
+    assert "no output on n9\n" in shell.run("logs", job, "--node", "n9").stderr
+    array = submitted(shell, "--array", "2")["id"]
+    assert "the job is an array; use the ids of its elements" in shell.run("logs", array).stderr
 
 
 def test_unknown_job_cannot_be_watched(shell: Shell) -> None:

@@ -44,13 +44,17 @@ def logs(
             waits = follow or page["finished"]
             if page["complete"] or not (waits or page["data"]):
                 break
-    if not attempt:
-        print_note(_describe_no_output(node))
+        if not attempt:
+            print_note(_describe_no_output(client.get(f"/v1/jobs/{id}").body, node))
 
 
-def _describe_no_output(node: str | None) -> str:
-    where = "" if node is None else f" on {node}"
-    return f"no output{where}; for an array, use the ids of its elements"
+def _describe_no_output(job: Any, node: str | None) -> str:
+    """Why a log is empty, as far as the job says so."""
+    if job["array"] is not None:
+        return "no output: the job is an array; use the ids of its elements"
+    if job["cached_from"] is not None:
+        return f"no output: the job got the result of job {job['cached_from']}; see its log"
+    return "no output" if node is None else f"no output on {node}"
 
 
 def _load_page(
