@@ -10,6 +10,7 @@ from bursar.agent.registration import register_node
 from bursar.agent.transport import HttpTransport, LogRefused, NoAnswer
 from bursar.client import Problem
 from bursar.core.dispatch.reports import NodeReport
+from bursar.core.value import replace
 from bursar.wire.agents import LogRequest, NodeRequest
 from tests.support.agent_node import N1
 from tests.support.agent_pool import OverHttp, RealPool
@@ -26,7 +27,7 @@ def office() -> Iterator[OverHttp]:
 
 @pytest.fixture
 def http(office: OverHttp) -> Iterator[HttpTransport]:
-    http = HttpTransport(office.url, OverHttp.KEY, "p1", N1, 1_000)
+    http = HttpTransport([office.url], OverHttp.KEY, "p1", N1, 1_000)
     yield http
     http.close()
 
@@ -55,11 +56,11 @@ def test_every_failure_of_a_report_is_no_answer(office: OverHttp, http: HttpTran
         http.exchange(HELLO, 0)
     with pytest.raises(NoAnswer):
         http.send_log(LogRequest(fence=1, offset=0, size=1, text="x"))
-    wrong = HttpTransport(office.url, "another", "p1", N1, 0)
+    wrong = HttpTransport([office.url], "another", "p1", N1, 0)
     with pytest.raises(NoAnswer):
         wrong.exchange(HELLO, 0)
     wrong.close()
-    nowhere = HttpTransport("http://127.0.0.1:9", OverHttp.KEY, "p1", N1, 0)
+    nowhere = HttpTransport(["http://127.0.0.1:9"], OverHttp.KEY, "p1", N1, 0)
     with pytest.raises(NoAnswer):
         nowhere.exchange(HELLO, 0)
     nowhere.close()
@@ -79,7 +80,7 @@ def test_log_arrives(office: OverHttp, http: HttpTransport) -> None:
     """And one that the pool does not know is told apart from a pool that does not answer."""
     assert 1 == http.send_log(LogRequest(fence=1, offset=0, size=1, text="x", progress_ppm=5))
     assert ({1: "x"}, {1: 5}) == (office.logs, office.progress)
-    elsewhere = HttpTransport(office.url, OverHttp.KEY, "p/2", N1, 0)
+    elsewhere = HttpTransport([office.url], OverHttp.KEY, "p/2", N1, 0)
     with pytest.raises(LogRefused):
         elsewhere.send_log(LogRequest(fence=1, offset=0, size=1, text="x"))
     elsewhere.close()
@@ -96,7 +97,7 @@ def test_registration_is_retried_until_it_succeeds(office: OverHttp, http: HttpT
 
     assert register_node(register, threading.Event())
     assert [True, True] == tried
-    wrong = HttpTransport(office.url, "another", "p1", N1, 0)
+    wrong = HttpTransport([office.url], "another", "p1", N1, 0)
     with pytest.raises(Problem):
         register_node(lambda: wrong.register(NODE), threading.Event())
     wrong.close()
@@ -110,7 +111,7 @@ def test_registration_waits_a_while_for_an_unknown_pool(
 ) -> None:
     """It may have been begun at another process a moment ago; what was mistyped is told in time."""
     monkeypatch.setattr(registration, "WAIT_FIRST_S", 0.01)
-    elsewhere = HttpTransport(office.url, OverHttp.KEY, "p2", N1, 0)
+    elsewhere = HttpTransport([office.url], OverHttp.KEY, "p2", N1, 0)
     tried: list[HttpTransport] = []
 
     def register() -> None:
@@ -122,3 +123,27 @@ def test_registration_waits_a_while_for_an_unknown_pool(
     with pytest.raises(Problem):
         register_node(lambda: elsewhere.register(NODE), threading.Event())
     elsewhere.close()
+
+
+def test_call_that_fails_at_one_address_is_followed_by_the_next(office: OverHttp) -> None:
+    """And the transport stays there; a refusal is an answer, and changes nothing."""
+    gone = "http://127.0.0.1:9"
+    http = HttpTransport([gone, office.url], OverHttp.KEY, "p1", N1, 0)
+    with pytest.raises(NoAnswer, match=gone):
+        http.exchange(replace(HELLO, n=1), 0)
+    http.exchange(replace(HELLO, n=2), 0)
+    http.exchange(replace(HELLO, n=3), 0)
+    office.down = True
+    with pytest.raises(NoAnswer, match="no"):
+        http.exchange(replace(HELLO, n=4), 0)
+    office.down = False
+    with pytest.raises(NoAnswer, match=gone):
+        http.exchange(replace(HELLO, n=5), 0)
+    http.exchange(replace(HELLO, n=6), 0)
+    http.close()
+
+    wrong = HttpTransport([office.url, gone], "another", "p1", N1, 0)
+    for number in (1, 2):
+        with pytest.raises(NoAnswer, match="no"):
+            wrong.exchange(replace(HELLO, n=number), 0)
+    wrong.close()

@@ -1,10 +1,15 @@
-"""The agent's HTTP calls to its pool: registration, reports, logs, finished jobs."""
+"""The agent's HTTP calls to its pool: registration, reports, logs, finished jobs.
 
-from collections.abc import Sequence
+The pool may be reachable at several addresses, each of another process of the service. The agent
+uses one until a call to it fails, and then the next.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import quote
 
-from bursar.client import Client, Problem
+from bursar.client import ApiResponse, Client, Problem
 from bursar.core.dispatch.reports import LeaseOrders, NodeReport
 from bursar.core.ids import NodeId
 from bursar.wire.agents import (
@@ -21,6 +26,8 @@ from bursar.wire.agents import (
 from bursar.wire.strict_json import parse_json
 
 ANSWER_TIMEOUT_S: Final = 5.0  # in addition to the time that the pool may hold an answer back
+
+_log = logging.getLogger("bursar.agent")
 
 
 class NoAnswer(Exception):
@@ -52,27 +59,51 @@ class Transport(Protocol):
 class HttpTransport:
     """Reaches the pool over the HTTP API. Safe for several threads."""
 
-    def __init__(self, url: str, key: str, pool: str, node: NodeId, wait_ms_max: int) -> None:
+    def __init__(
+        self, urls: Sequence[str], key: str, pool: str, node: NodeId, wait_ms_max: int
+    ) -> None:
+        """`urls` are the addresses of the service, in the order in which they are tried."""
         self._node = node
         self._path = f"/v1/pools/{quote(pool, safe='')}/nodes/{quote(node, safe='')}"
         answer_s = ANSWER_TIMEOUT_S + wait_ms_max / 1_000
         # No retries: the agent's next report has newer figures.
-        self._client = Client(url, key, tries=1, response_s=answer_s)
+        self._clients = [Client(url, key, tries=1, response_s=answer_s) for url in urls]
+        self._current = 0
 
     def close(self) -> None:
         """Close the connections."""
-        self._client.close()
+        for client in self._clients:
+            client.close()
+
+    def _call(self, send: Callable[[Client], ApiResponse]) -> ApiResponse:
+        """Send a call to the current address. If it fails there, later calls use the next."""
+        current = self._current
+        try:
+            return send(self._clients[current])
+        except Problem as problem:
+            has_failed = problem.status == 0 or problem.status >= 500
+            if has_failed and len(self._clients) > 1 and self._current == current:
+                self._current = (current + 1) % len(self._clients)
+                _log.warning(
+                    "%s does not answer; trying %s",
+                    self._clients[current].url,
+                    self._clients[self._current].url,
+                )
+            raise
 
     def register(self, request: NodeRequest) -> None:
         """Register this node with its hardware. Raises `Problem`."""
-        self._client.put(self._path, to_json_values(request))
+        body = to_json_values(request)
+        self._call(lambda client: client.put(self._path, body))
 
     def exchange(self, report: NodeReport, wait_ms: int) -> LeaseOrders | None:
         """Send a report and return the pool's answer."""
         body = to_json_values(ReportRequest.from_core(report))
         try:
             params = {"wait_ms": wait_ms}
-            answer = self._client.post(f"{self._path}/reports", body, params=params)
+            answer = self._call(
+                lambda client: client.post(f"{self._path}/reports", body, params=params)
+            )
             return parse_orders(answer.text, self._node)
         except (Problem, ValueError) as error:
             raise NoAnswer(str(error)) from error
@@ -82,8 +113,9 @@ class HttpTransport:
 
         Raises `NoAnswer` or `LogRefused`.
         """
+        body = to_json_values(request)
         try:
-            answer = self._client.post(f"{self._path}/logs", to_json_values(request))
+            answer = self._call(lambda client: client.post(f"{self._path}/logs", body))
             return LogResponse.model_validate(parse_json(answer.text.encode())).offset
         except Problem as error:
             if error.status in (400, 404, 409, 410, 413, 422):
@@ -100,8 +132,9 @@ class HttpTransport:
         request = FinishedJobsRequest(
             jobs=[JobRef(org=owner.org, job=owner.job) for owner in owners]
         )
+        body = to_json_values(request)
         try:
-            answer = self._client.post(f"{self._path}/finished", to_json_values(request))
+            answer = self._call(lambda client: client.post(f"{self._path}/finished", body))
             response = FinishedJobsResponse.model_validate(parse_json(answer.text.encode()))
         except (Problem, ValueError) as error:
             raise NoAnswer(str(error)) from error

@@ -7,7 +7,7 @@ import pwd
 import sys
 import threading
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import typer
 
@@ -22,7 +22,7 @@ from bursar.agent.registration import register_node
 from bursar.agent.state_dir import StateDir, StateDirInUse
 from bursar.agent.transport import HttpTransport
 from bursar.cli.api_command import duration_parser
-from bursar.cli.credentials import KEY_VARIABLE, Access, find_access
+from bursar.cli.credentials import KEY_VARIABLE, find_access
 from bursar.cli.problems import LocalProblem
 from bursar.cli.signals import stop_event_on_signals
 from bursar.client.http import is_local
@@ -40,8 +40,14 @@ _WAIT_MS: Final = REPORT_INTERVAL // MILLISECOND
 def agent(
     pool: Annotated[str, typer.Option(metavar="POOL", help="Pool that the node belongs to.")],
     server: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="URL of the service. Default: as for other commands."),
+        list[str] | None,
+        typer.Option(
+            "--server",
+            "--url",
+            metavar="URL",
+            help="URL of the service. Repeatable, or separated by commas: if one does not answer,"
+            " the next is used. Default: as for other commands.",
+        ),
     ] = None,
     node: Annotated[
         str | None,
@@ -130,7 +136,7 @@ def agent(
         island=island,
         labels=sorted(set(label or [])),
     )
-    service = _find_service(server, plain_http=plain_http)
+    service = _find_service(server or [], plain_http=plain_http)
     uid, gid = _find_user(run_as)
     parent_cgroup = _find_cgroup(cgroup)
     folder = state or _default_state(pool, name)
@@ -148,7 +154,7 @@ def agent(
             uid=uid,
             gid=gid,
         )
-        http = HttpTransport(service.url, service.key, pool, name, _WAIT_MS)
+        http = HttpTransport(service.urls, service.key, pool, name, _WAIT_MS)
         bytes_max = checkpoints_gib * 1024**3 if checkpoints_gib else None
         limits = CheckpointLimits(
             KEEP_S if keep_checkpoints is None else keep_checkpoints, bytes_max
@@ -188,18 +194,38 @@ def _find_gpus(text: str | None) -> hardware.DetectedGpus:
         raise typer.BadParameter(str(error), param_hint="--gpus") from None
 
 
-def _find_service(server: str | None, *, plain_http: bool) -> Access:
-    """The service's URL and key. The key comes from the environment or a login only."""
-    key = os.environ.get(KEY_VARIABLE)
-    service = Access(server.rstrip("/"), key) if server and key else find_access()
-    if server is not None and service.url != server.rstrip("/"):
-        raise LocalProblem(f"no key is configured for {server}", f"Set {KEY_VARIABLE}.")
-    if service.url.startswith("http:") and not is_local(service.url) and not plain_http:
-        raise LocalProblem(
-            f"the key would be sent to {service.url} without TLS",
-            "Use https, or add --plain-http.",
-        )
+class _Service(NamedTuple):
+    """The addresses of the service, and the key for them."""
+
+    urls: list[str]
+    key: str
+
+
+def _find_service(servers: list[str], *, plain_http: bool) -> _Service:
+    """The service's URLs and key. The key comes from the environment or a login only."""
+    named, key = _split_urls(servers), os.environ.get(KEY_VARIABLE)
+    if named and key:
+        service = _Service(named, key)
+    else:
+        access = find_access()
+        service = _Service(_split_urls([access.url]), access.key)
+        if named and named != service.urls:
+            raise LocalProblem(
+                f"no key is configured for {', '.join(named)}", f"Set {KEY_VARIABLE}."
+            )
+    for url in service.urls:
+        if url.startswith("http:") and not is_local(url) and not plain_http:
+            raise LocalProblem(
+                f"the key would be sent to {url} without TLS",
+                "Use https, or add --plain-http.",
+            )
     return service
+
+
+def _split_urls(texts: list[str]) -> list[str]:
+    """The URLs in texts that separate them by commas, each once."""
+    parts = (part.strip().rstrip("/") for text in texts for part in text.split(","))
+    return list(dict.fromkeys(part for part in parts if part))
 
 
 def _find_user(name: str | None) -> tuple[int | None, int | None]:
