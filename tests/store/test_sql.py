@@ -69,7 +69,6 @@ FORBIDDEN_WORDS = re.compile(
 )
 MAY_ASK_THE_TIME = {"MONEY_TIME"}
 STARTS = re.compile(r"^\s*(--[^\n]*\n\s*)*(select|insert|update|delete|with|set|create)\b")
-SETTINGS = re.compile(r"^\s*set local\b")  # of the planner: several statements, about no table
 
 
 def modules() -> Iterator[Any]:
@@ -88,7 +87,7 @@ def statements() -> dict[str, str]:
             for label, text in _texts(name, value):
                 while found.get(label, text) != text:  # another module's, of the same name
                     label += "'"
-                if STARTS.match(text) and not SETTINGS.match(text):
+                if STARTS.match(text):
                     found[label] = text
     return found
 
