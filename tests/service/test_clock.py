@@ -192,7 +192,7 @@ def test_a_jump_and_its_end_are_each_logged_once(caplog: pytest.LogCaptureFixtur
     told = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert [
         ("ERROR", f"the database's clock has jumped by +{HOUR} microseconds: refused"),
-        ("WARNING", "the database's clock is believed again"),
+        ("WARNING", "the database's clock is accepted again"),
     ] == told
 
 

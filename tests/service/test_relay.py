@@ -633,7 +633,7 @@ def test_an_unreachable_pool_does_not_delay_messages_of_other_pools(
             lock_pool(other, first.pool)
             done = post.round()
         assert (2, 1) == (done.sent, done.acknowledged)
-        assert f"the post of pool {first.pool} waits" in caplog.text
+        assert f"messages of pool {first.pool} are delayed" in caplog.text
         assert (1, 1) == (waiting(pools[second.pool]), post.round().acknowledged)
 
 

@@ -88,7 +88,7 @@ def error_response(error: Exception) -> Response:
             return problem_response(problem(code), {"Retry-After": str(after_s)})
     if isinstance(error, InvalidCommand):
         return problem_response(problem("invalid_request", str(error)))
-    _log.error("a call broke (request %s)", REQUEST_ID.get(), exc_info=error)
+    _log.error("unhandled error (request %s)", REQUEST_ID.get(), exc_info=error)
     return problem_response(problem("internal_error"))
 
 

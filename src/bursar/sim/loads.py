@@ -65,9 +65,7 @@ class SimulatedTenant:
     users: int = 1
     arrivals: ArrivalPattern = ArrivalPattern()
     gpus: tuple[tuple[Size, int], ...] = ((1, 1),)  # GPUs of a job → how often, by weight
-    types: tuple[
-        str, ...
-    ] = ()  # acceptable GPU types, the most welcome first; empty: all there are
+    types: tuple[str, ...] = ()  # acceptable GPU types, preferred type first; empty: all there are
     run_median: int = 10 * MINUTE
     run_sigma: float = 1.0  # of its logarithm; 0 for runs all alike
     run_most: int = 2 * DAY  # longer ones are cut to it

@@ -19,7 +19,7 @@ class Array(WireModel):
         Field(
             ge=1,
             le=AT_ONCE_MAX,
-            description=f"so many wait or run at a time; up to {AT_ONCE_MAX:,} if nothing is said",
+            description=f"Elements that wait or run at a time. Default: {AT_ONCE_MAX:,}.",
         ),
     ] = None
 

@@ -57,7 +57,7 @@ _ENCODE: Final = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators
 
 def check_no_nul(text: str) -> str:
     if "\0" in text:
-        raise ValueError("it has a character that no program can be given")
+        raise ValueError("contains a NUL character")
     return text
 
 
@@ -88,13 +88,13 @@ class GpuRequest(WireModel):
     @model_validator(mode="after")
     def _check_placement(self) -> Self:
         if len(set(self.types)) < len(self.types):
-            raise ValueError("types: each is named once, the most welcome first")
+            raise ValueError("types: list each type once, preferred type first")
         if self.fraction_milli is not None and self.count != 1:
             raise ValueError("fraction_milli: a part of a GPU goes with a count of 1")
         if self.count % self.nodes:
             raise ValueError(
                 f"topology: {self.count} GPUs do not spread evenly over {self.nodes} nodes;"
-                " say topology.nodes so that they do"
+                " set topology.nodes to a divisor of count"
             )
         return self
 
@@ -126,7 +126,7 @@ class JobRequest(WireModel):
     gpus: GpuRequest
     max_run_seconds: Annotated[int, Field(ge=1, le=RUN_S_MAX)]
     likely_run_seconds: Annotated[int | None, Field(ge=0, le=RUN_S_MAX)] = None
-    tier: Annotated[Text | None, Field(description="of an org that has none of its own")] = None
+    tier: Annotated[Text | None, Field(description="Tier, if the org has none.")] = None
     priority_class: Annotated[int, Field(ge=0, le=CLASS_MAX)] = 0
     preemptible: bool = True
     requeues_max: Annotated[int, Field(ge=0, le=1_000)] = REQUEUES
@@ -159,7 +159,7 @@ class JobRequest(WireModel):
         if sum(len(part.encode()) for part in parts) > PROGRAM_MAX:
             raise ValueError(f"command and env together have at most {PROGRAM_MAX:,} bytes")
         if not self.command[0]:
-            raise ValueError("command: its first word names a program")
+            raise ValueError("command: the first element must not be empty")
         return self
 
     @model_validator(mode="after")

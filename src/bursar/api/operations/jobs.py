@@ -372,7 +372,7 @@ async def list_jobs(
 def _parse_after(after: str) -> tuple[int, str]:
     match = _AFTER.fullmatch(after)
     if after and match is None:
-        raise CallFailed("invalid_request", "after: it is `next` of the page before")
+        raise CallFailed("invalid_request", "after: use the `next` value of the previous page")
     return FROM_THE_NEWEST if match is None else (int(match[1]), match[2])
 
 

@@ -197,7 +197,7 @@ def _parse_after(after: str) -> tuple[Instant, str]:
     """Where a page of grants begins: after the grant that was issued then, of this id."""
     match = _AFTER.fullmatch(after)
     if after and match is None:
-        raise CallFailed("invalid_request", "after: it is `next` of the page before")
+        raise CallFailed("invalid_request", "after: use the `next` value of the previous page")
     return (0, "") if match is None else (int(match[1]), match[2])
 
 

@@ -223,7 +223,7 @@ async def create_key(call: Call, body: KeyRequest) -> Response:
         check_node_key(caller.key, body.scopes, body.node, is_for_node_only=is_for_node_only)
     ours = {*body.scopes} & {Scope.OPERATOR, Scope.WORK}
     if caller.is_operator and body.account_id is None and not ours:
-        raise CallFailed("invalid_request", "account_id: whose key is it?")
+        raise CallFailed("invalid_request", "account_id is required")
     org = await _org_of_key(service, caller, body)
     _check_rights(caller, body.scopes, body.rate_per_second, body.expires_at)
     if body.spend_cap_micros is not None and {*body.scopes} & {Scope.OPERATOR, Scope.MANAGE}:

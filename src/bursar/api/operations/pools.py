@@ -148,7 +148,7 @@ async def register_node(call: Call, pool: Name, node: Name, body: NodeRequest) -
     service, keeper = await _pool_of_node(call, pool, node)
     known = keeper.look(lambda seen: seen.machines.get(NodeId(node)))
     if known is None and await service.read(lambda reader: is_given_back(reader, pool, node)):
-        raise CallFailed("node_returned", f"{node!r} was ordered, and need not come any more")
+        raise CallFailed("node_returned", f"{node!r}: the order of this node was cancelled")
     described = body.to_core(node)
     denied = await asyncio.to_thread(keeper.register, described)
     if denied is not None:

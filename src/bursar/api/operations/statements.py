@@ -120,9 +120,9 @@ async def get_statement(
     id: Id,
     start: From = None,
     to: To = None,
-    after: Annotated[str | None, Field(max_length=64, description="`next` of the page before")] = (
-        None
-    ),
+    after: Annotated[
+        str | None, Field(max_length=64, description="`next` of the previous page")
+    ] = (None),
     limit: Limit = 100,
     format: Format = None,
 ) -> Response:
@@ -156,7 +156,7 @@ def _parse_after(after: str | None) -> tuple[int, int] | None:
         return None
     match = _AFTER.fullmatch(after)
     if match is None:
-        raise _invalid_parameter("after", "it is `next` of the page before")
+        raise _invalid_parameter("after", "use the `next` value of the previous page")
     return int(match[1]), int(match[2])
 
 

@@ -394,7 +394,7 @@ async def _check_delivered(service: Service, org: str, id: str, number: int) -> 
     """End the call unless the event was, or will be, delivered to the webhook."""
     seen = await service.read(lambda reader: deliveries_of(reader, org, id, number - 1, "", 1))
     if number not in [delivery.number for delivery in seen.value.items]:
-        raise CallFailed("not_found", "the webhook was not told of that event")
+        raise CallFailed("not_found", "the webhook has no delivery of that event")
 
 
 # Alerts

@@ -111,7 +111,7 @@ def register_node(work: PoolTransaction, node: Node) -> Denied | None:
 def set_node_state(work: PoolTransaction, node: NodeId, state: NodeState) -> bool:
     """Drain a node, or let it be used again whatever has gone wrong there; whether there is one.
 
-    One whose clock was wrong is believed again, and compared anew. One on order is there when it is
+    One whose clock was wrong is accepted again, and compared anew. One on order is there when it is
     heard of, and not before.
     """
     machine = work.machine(node)

@@ -307,7 +307,7 @@ def _why(bid: PoolBid, wait: int) -> str:
 
 def _not_known() -> AdmissionRefused:
     """The pools did not say in time what they have."""
-    return AdmissionRefused("busy", "what the pools have is not known", retry_after_s=1)
+    return AdmissionRefused("busy", "the state of the pools is not available yet", retry_after_s=1)
 
 
 def _nowhere(lacks: tuple[PoolMismatch, ...]) -> AdmissionRefused:

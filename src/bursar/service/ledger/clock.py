@@ -106,5 +106,5 @@ class GuardedClock:
         if jumped and not self._jumped:
             _log.error("the database's clock has jumped by %+d microseconds: refused", off)
         elif self._jumped and not jumped:
-            _log.warning("the database's clock is believed again")
+            _log.warning("the database's clock is accepted again")
         self._jumped = jumped

@@ -94,7 +94,7 @@ class QuotaDistributor:
             self._pools[name].change(do)
         except Fault as fault:
             self._away.add(name)
-            _log.warning("pool %s is not told what it may have: %s", name, fault)
+            _log.warning("quota update of pool %s failed: %s", name, fault)
 
     def orgs_in_need(self) -> set[OrgId]:
         """Orgs of which more is wanted in a pool than it has."""

@@ -340,7 +340,7 @@ class Scaler:
         ours = {order.id for order in orders}
         known = store.orders_by_id(connection, keeper.id, sorted(listed - ours))
         if unknown := sorted(listed - ours - {order.id for order in known}):
-            _log.error("pool %s has never ordered what it is said to have: %s", keeper.id, unknown)
+            _log.error("pool %s: provisioner lists unknown nodes: %s", keeper.id, unknown)
         long_ago = keeper.look(lambda pool: pool.now) - REMOVAL_TIME
         for order in known:
             if order.gone_at is not None and order.gone_at < long_ago:

@@ -165,7 +165,7 @@ def _alone(pool: PoolId, away: set[PoolId]) -> Iterator[None]:
         yield
     except Fault as fault:
         away.add(pool)
-        _log.warning("the post of pool %s waits: %s", pool, fault)
+        _log.warning("messages of pool %s are delayed: %s", pool, fault)
 
 
 class RelayWorkers:
