@@ -1,4 +1,4 @@
-"""What happens in a made-up world, on cases worked out by hand; money included."""
+"""Simulations of cases worked out by hand; money included."""
 
 import json
 from collections.abc import Sequence

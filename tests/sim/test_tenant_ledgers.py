@@ -1,4 +1,4 @@
-"""The money of a made-up world tells what does not add up."""
+"""The ledgers of a simulation detect sums that do not add up."""
 
 from bursar.sim.loads import T0
 from bursar.sim.tenant_ledgers import TenantLedgers

@@ -106,7 +106,11 @@ class Service:
 
     async def read(self, question: Callable[[Connection], T]) -> T:
         """Run a query in a thread of the readers."""
-        return await asyncio.wrap_future(self.readers.ask(question))
+        return await self.run_in_thread(question)
+
+    async def run_in_thread(self, work: Callable[[Connection], T]) -> T:
+        """Run `work`, which may write, in a thread of the readers with its connection."""
+        return await asyncio.wrap_future(self.readers.ask(work))
 
     async def admit(self, call: "Call") -> Caller:
         """Check the key and the rate of a call, before anything else of it is read."""

@@ -108,7 +108,7 @@ class Enqueue:
 
     @property
     def milli_gpus(self) -> int:
-        """What it takes in all, in thousandths of a GPU."""
+        """The total, in thousandths of a GPU."""
         return self.spec.shape.milli_gpus
 
 

@@ -1,4 +1,4 @@
-"""Who is let into a made-up world: the rules of admission, asked as the service asks them."""
+"""Admission control of a simulation: the rules of the core, called as the service calls them."""
 
 from bursar.core.instant import MINUTE, NEVER, Instant
 from bursar.core.scheduling.advice.admission import Admitted, Bucket, Rejected, admit, full_bucket
@@ -12,10 +12,10 @@ from bursar.core.value import value
 
 @value
 class Admission:
-    """How jobs are let in."""
+    """Settings of admission control."""
 
-    every: int = MINUTE  # microseconds after which the load that is known is looked at again
-    retries: int = 0  # how often a job comes again when it is told to come later
+    every: int = MINUTE  # microseconds between two measurements of the load
+    retries: int = 0  # how often a rejected job retries
 
     def __post_init__(self) -> None:
         check_int("every", self.every, 0, NEVER)
@@ -23,7 +23,7 @@ class Admission:
 
 
 class Door:
-    """What is asked of a submission before it may wait."""
+    """Admission control: checks each submission before it may wait."""
 
     def __init__(self, admission: Admission, policy: PoolPolicy) -> None:
         self.turned: dict[tuple[str, str], int] = {}  # submissions by tier and code
@@ -34,7 +34,7 @@ class Door:
         self._load: PoolLoad | None = None
 
     def ask(self, job: Job, cluster: Cluster, now: Instant) -> Admitted | Rejected:
-        """Let a job in, or say why not and when to come again."""
+        """Admit a job, or return why not and when to retry."""
         if self._load is None or now >= self._load.at + self._admission.every:
             self._load = measure_load(cluster, now)
         tier, org = job.path[:2]
@@ -47,5 +47,5 @@ class Door:
         return answer
 
     def again(self, answer: Rejected, tries: int) -> int | None:
-        """After how many microseconds a job comes again that was turned away; None if never."""
+        """Microseconds after which a rejected job retries; None if it does not."""
         return answer.retry_after if tries <= self._admission.retries else None

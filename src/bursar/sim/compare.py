@@ -34,7 +34,7 @@ def run(
     tell: Telling = lambda name, over, all: None,
     watch: Watching = lambda name, engine: None,
 ) -> dict[str, Any]:
-    """Live through a world under a policy; the same arguments give the same figures."""
+    """Simulate a world under a policy; the same arguments give the same figures."""
     _, make = POLICIES[case.policy]
     engine = Engine(case.world, make(case.world.policy), Chance(seed, "world"))
     engine.run(lambda over, all: tell(case.name, over, all))

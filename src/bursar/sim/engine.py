@@ -1,13 +1,12 @@
-"""The clock of a made-up world: events from a heap, and a round whenever something has changed.
+"""The event loop of a simulation: events from a heap, and a round after each change.
 
 An event is a tuple that begins with its instant and its number, so their order is total. Events of
-one instant all happen before the round. An end, a stop or a reading names the attempt it is meant
-for: if that is over, nothing happens.
+one instant all happen before the round. An end, a stop or a reading names its attempt; if that
+attempt has finished, nothing happens.
 
-What happens on a machine and what is known of it are two things: an attempt is over when it is, and
-its GPUs are free when that has been reported.
+The end of an attempt and the report of it are separate events: its GPUs become free at the report.
 
-Nothing here reads a clock, and chance comes in as an argument.
+Nothing here reads a clock, and randomness is an argument.
 """
 
 from collections.abc import Callable
@@ -37,11 +36,11 @@ from bursar.sim.work import Work
 from bursar.sim.world import SimulatedWorld
 
 _Event = tuple[Instant, int, str, str, int, int]  # when, number, what, whose, attempt, figure
-Progress = Callable[[int, int], None]  # jobs that are over, and all
+Progress = Callable[[int, int], None]  # finished jobs, all jobs
 
 
 class GpuStretch(NamedTuple):
-    """An attempt that is over: who had which GPUs from when to when."""
+    """A finished attempt: the GPUs that a job had, and when."""
 
     job: JobId
     pieces: tuple[Piece, ...]
@@ -100,7 +99,7 @@ class Engine:
         )
 
     def run(self, progress: Progress = lambda over, all: None) -> None:
-        """Live through everything."""
+        """Process events until all jobs have finished or the simulation ends."""
         total, reported = len(self._works), 0
         while self._left and self._heap and self._heap[0][0] <= self.world.ends_at:
             self.now = self._heap[0][0]
@@ -123,7 +122,7 @@ class Engine:
         heappush(self._heap, (at, self._number, what, name, attempt, figure))
 
     def _close(self) -> None:
-        """The world is over: note what is still there and what still runs."""
+        """End the simulation: record the nodes and attempts that are left."""
         self.nodes.close(self.now)
         for job, running in sorted(self.cluster.running.items()):
             if self.lives[job].fate is Fate.RUNNING:
@@ -162,7 +161,7 @@ class Engine:
         return life
 
     def _let_in(self, life: JobRun) -> bool:
-        """Ask at the door; who is turned away may come again."""
+        """Whether admission control lets a job in. A rejected job may retry later."""
         if self.door is None:
             return True
         life.tries += 1
@@ -187,7 +186,7 @@ class Engine:
         return self._is_running(life, attempt) and self._over(life, "ended")
 
     def _ended(self, name: str, attempt: int, figure: int) -> bool:
-        """That is known: the job is over."""
+        """The end of an attempt was reported: the job has finished."""
         life = self.lives[JobId(name)]
         run = life.over_at - life.started_at
         kept_run = life.finish(self.now)
@@ -201,7 +200,7 @@ class Engine:
         return True
 
     def _stop(self, name: str, attempt: int, figure: int) -> bool:
-        """A job that was asked to make room does so."""
+        """A preempted attempt stops."""
         life = self.lives[JobId(name)]
         if not self._is_running(life, attempt):
             return False
@@ -211,7 +210,7 @@ class Engine:
         return self._over(life, "stopped")
 
     def _stopped(self, name: str, attempt: int, figure: int) -> bool:
-        """That is known: the job waits again."""
+        """The stop of an attempt was reported: the job waits again."""
         life = self.lives[JobId(name)]
         life.preemptions += 1
         self._again(life, self.world.policy.preemption_grace)
@@ -221,7 +220,7 @@ class Engine:
         return life.fate is Fate.RUNNING and life.attempt == attempt
 
     def _over(self, life: JobRun, event: str) -> bool:
-        """An attempt is over; others know when its report has come."""
+        """An attempt has ended; `event` follows when its report arrives."""
         self._cease(life)
         late = self._reports.late(life.work.id, life.attempt, -1)
         if late:
@@ -230,7 +229,7 @@ class Engine:
         return self._happen[event](life.work.id, life.attempt, 0)
 
     def _cease(self, life: JobRun) -> None:
-        """An attempt works no more."""
+        """Record the end of an attempt."""
         life.fate, life.over_at = Fate.ENDING, self.now
         self.busy.change(-life.work.milli_gpus, self.now)
         pieces = self.cluster.running[life.work.id].pieces
@@ -263,7 +262,7 @@ class Engine:
         return False
 
     def _reading(self, name: str, attempt: int, figure: int) -> bool:
-        """A reading has come."""
+        """A reading has arrived."""
         self.purse.read(self.lives[JobId(name)].work, attempt, figure, self.now)
         return False
 
@@ -286,7 +285,7 @@ class Engine:
             self._at(look, "look", "")
 
     def _look(self, name: str, attempt: int, figure: int) -> bool:
-        """A scheduler wanted to look again, unless it has thought better of it since."""
+        """Run a round that the scheduler asked for, unless it has chosen another time since."""
         if self._looks_at != self.now:
             return False
         self._looks_at = None
@@ -309,7 +308,7 @@ class Engine:
         self._scheduler.queued(job)
 
     def _most(self, work: Work) -> int:
-        """What is set aside for a job: its bound, a beginning anew, and the time to stop."""
+        """The run time that a job's hold covers: its maximum, a restart, and the grace."""
         return work.run_max + self.world.restart_cost + self.world.policy.preemption_grace
 
     # ----------------------------------------------------------------------- nodes
@@ -319,7 +318,7 @@ class Engine:
         return True
 
     def _fail(self, name: str, attempt: int, figure: int) -> bool:
-        """A node is gone, and with it whatever ran there."""
+        """A node fails, with all attempts on it."""
         for job in self.nodes.taken_on(NodeId(name)):
             life = self.lives[job]
             if life.fate is Fate.RUNNING:

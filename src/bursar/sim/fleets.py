@@ -1,4 +1,4 @@
-"""Machines of a made-up world, and what their GPUs cost."""
+"""The nodes of a simulation, and what their GPUs cost."""
 
 from bursar.core.ids import NodeId
 from bursar.core.instant import HOUR, NEVER

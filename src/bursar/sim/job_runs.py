@@ -1,4 +1,4 @@
-"""What becomes of a job in a made-up world, from its arrival to its end."""
+"""The course of a job in a simulation, from its arrival to its end."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -17,7 +17,7 @@ from bursar.core.value import value
 from bursar.sim.rng import Chance
 from bursar.sim.work import Size, Work, gang, size_of
 
-T0: Final[Instant] = 20_000 * DAY  # when every made-up world begins: a midnight
+T0: Final[Instant] = 20_000 * DAY  # start of every simulation: a midnight
 RUN_LEAST: Final = SECOND
 SPAN_MAX: Final = 3_650 * DAY  # of a run
 KINDS: Final = ("poisson", "bursty", "diurnal", "flood")

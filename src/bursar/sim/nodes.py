@@ -1,4 +1,4 @@
-"""The machines of a made-up world: they join, fail, are drained, ordered and let go."""
+"""The nodes of a simulation: they join, fail, are drained, ordered and released."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -60,7 +60,7 @@ class SimulatedNodes:
             later(world.begins_at + world.provision.every, "advise", "", 0)
 
     def close(self, now: Instant) -> None:
-        """The world is over: note what is still there."""
+        """End the simulation: record the nodes that are left."""
         for node, since in sorted(self._since.items()):
             self.stays.append(Stay(node, since, now))
         if self.provisioner is not None:

@@ -1,4 +1,4 @@
-"""Who decides in a made-up world: Bursar's own scheduler, and the well-known ones beside it."""
+"""The schedulers of a simulation: Bursar's own, and well-known ones to compare it with."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol

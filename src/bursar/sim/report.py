@@ -219,7 +219,7 @@ def _fairness(seen: list[JobOutcome]) -> dict[str, float]:
 
 
 def _turned(engine: Engine, tier: str) -> dict[str, int]:
-    """Submissions that were not let in, by code."""
+    """Rejected submissions, by code."""
     turned = engine.door.turned if engine.door else {}
     return {code: count for (whose, code), count in sorted(turned.items()) if whose == tier}
 

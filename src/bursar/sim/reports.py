@@ -1,4 +1,4 @@
-"""The reports of machines in a made-up world: late, lost, and by clocks that are fast or slow."""
+"""The reports of nodes in a simulation: late, lost, and with clocks that run fast or slow."""
 
 from bursar.core.ids import JobId, NodeId
 from bursar.sim.rng import Chance

@@ -1,4 +1,4 @@
-"""A made-up world: machines, jobs to come, rules. All that a run follows from, besides the seed."""
+"""A simulated world: nodes, jobs and rules. A run depends on these and the seed alone."""
 
 from bursar.core.instant import DAY, HOUR, NEVER, Instant
 from bursar.core.money import PPM, Micros

@@ -11,7 +11,7 @@ AT_ONCE_MAX: Final = 1_000
 
 
 class Array(WireModel):
-    """That a job is run many times, each time with another BURSAR_ARRAY_INDEX, from 0 on."""
+    """Run a job many times, each time with another BURSAR_ARRAY_INDEX, from 0 on."""
 
     count: Annotated[int, Field(ge=1, le=ELEMENTS_MAX, description="how many times")]
     at_once: Annotated[
@@ -25,7 +25,7 @@ class Array(WireModel):
 
     @property
     def together(self) -> int:
-        """How many are in the pool at a time, at most."""
+        """Maximum number of elements in the pool at a time."""
         return min(self.count, self.at_once or AT_ONCE_MAX)
 
 

@@ -32,11 +32,11 @@ from bursar.wire.result_cache import NO_MATCH, Cache, CacheMatch, JobCache, dige
 
 DAY_S: Final = 86_400
 RUN_S_MAX: Final = 60 * DAY_S  # the hold of a job lasts no longer
-ROLLING_S: Final = 15 * 60  # run time that a rolling hold covers at first, if nothing is said
-ON_A_NODE: Final = 8  # GPUs of one task, if nothing is said of nodes
+ROLLING_S: Final = 15 * 60  # default run time that a rolling hold covers at first
+ON_A_NODE: Final = 8  # GPUs of one task, without `topology`
 PROGRAM_MAX: Final = 65_536  # bytes of a command and its environment
 FIELD_DIGITS: Final = 4  # at the end of a digest, for each field of the request
-REQUEUES: Final = 10  # starts after ends that were not the job's own, if it does not say
+REQUEUES: Final = 10  # default: restarts after ends that the job did not cause
 
 State = Literal[
     "queued",
@@ -51,7 +51,8 @@ State = Literal[
 ]
 
 
-# Of what is alike the text is, whatever order its names came in; there is no NUL in it.
+# A canonical text: equal values have equal texts, whatever the order of their names.
+# JSON escapes NUL, so `digest` can use it as a separator.
 _ENCODE: Final = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -67,7 +68,7 @@ Names = Annotated[list[Text], Field(max_length=16)]
 
 
 class Topology(WireModel):
-    """How a job's GPUs lie: on so many nodes, this close together."""
+    """On how many nodes a job's GPUs are, and how close together."""
 
     nodes: Annotated[int, Field(ge=1, le=TASKS_MAX)] = 1
     within: Literal["node", "island", "rack", "pool"] = "pool"
@@ -100,25 +101,25 @@ class GpuRequest(WireModel):
 
     @property
     def nodes(self) -> int:
-        """On how many nodes it lies; if it does not say, on as few as have room for eight each."""
+        """The number of nodes. Default: as few as possible, with eight GPUs each."""
         if self.topology is not None:
             return self.topology.nodes
         return -(-self.count // ON_A_NODE)
 
     @property
     def milli(self) -> int:
-        """What it takes in all, in thousandths of a GPU."""
+        """The total, in thousandths of a GPU."""
         return self.fraction_milli or self.count * 1_000
 
 
 class Checkpoint(WireModel):
-    """That a job makes checkpoints, and how often."""
+    """How often a job makes checkpoints."""
 
     interval_seconds: Annotated[int, Field(ge=1, le=RUN_S_MAX)]
 
 
 class JobRequest(WireModel):
-    """Run a command on GPUs, for at most so long."""
+    """Run a command on GPUs, for at most `max_run_seconds`."""
 
     account_id: Id
     user_id: Id | None = None
@@ -183,35 +184,40 @@ class JobRequest(WireModel):
 
     @property
     def held_ms(self) -> int:
-        """The run time that its hold covers at first."""
+        """The run time that the hold covers at first."""
         return (
             self.run_ms if self.hold == "full" else min(self.run_ms, self.rolling_seconds * 1_000)
         )
 
     @property
     def stored_form(self) -> dict[str, Any]:
-        """What is kept of the request: all but its id, with what was left out filled in."""
-        words = {"cache": self.cache, "array": self.array}  # there were no such words before
-        unsaid = {word for word, said in words.items() if said is None}
-        return self.model_dump(mode="json", exclude={"id", "dry_run"} | unsaid)
+        """The request as it is stored: without its id, with defaults filled in."""
+        # Append new fields at the end. Leave out optional fields that are unset, so that digests
+        # of earlier requests stay valid.
+        optional = {"cache": self.cache, "array": self.array}
+        unset = {name for name, value in optional.items() if value is None}
+        return self.model_dump(mode="json", exclude={"id", "dry_run"} | unset)
 
     @property
     def result_digest(self) -> str | None:
-        """A digest of what decides its result; None if it shares none."""
+        """A digest of the fields that decide the result; None without `cache`."""
         return (
             None if self.cache is None else digest_result_inputs(self.stored_form, self.cache.key)
         )
 
     @property
     def digest(self) -> str:
-        """A short text that is another for another request, and tells in which field."""
+        """A hash of the request, and a short checksum of each field.
+
+        Two requests with different digests differ, and `first_difference` names the field.
+        """
         stored = self.stored_form
         texts = [_ENCODE(stored.get(name)) for name in JobRequest.model_fields]
         fields = "".join(f"{crc32(text.encode()) & 0xFFFF:04x}" for text in texts)
         return f"{sha256(chr(0).join(texts).encode()).hexdigest()}:{fields}"
 
     def to_command(self, ids: IdFactory, user: str, capped_key: str | None) -> Reserve:
-        """The hold that is asked for; `user` is who asks if the body does not say."""
+        """Build the command that opens the hold. `user` is used if the body names none."""
         job = ids.id("hold", self.id)
         if self.id is None:
             ids.generated_fields = (*ids.generated_fields, "context")  # which names the job
@@ -309,7 +315,7 @@ def first_difference(was: str, now: str) -> str | None:
 
 
 class SubmittedJob(WireModel):
-    """A job that is there now, and what is set aside for it."""
+    """A submitted job and its hold."""
 
     id: str
     account_id: str
@@ -343,7 +349,7 @@ class SubmittedJob(WireModel):
 
 
 class QuotedPool(NamedTuple):
-    """Where a job would wait, why, and for how long; or why it would be turned away."""
+    """The pool that a job would wait in, why, and how long; or why it would be rejected."""
 
     pool: str
     why: str | None = None
@@ -354,7 +360,7 @@ class QuotedPool(NamedTuple):
 
 
 class JobQuote(WireModel):
-    """What a job would take, and everything that stands against it; nothing was changed."""
+    """What a job would cost and every reason that would refuse it. Nothing was changed."""
 
     held_micros: Micros
     likely_micros: Micros
@@ -446,7 +452,7 @@ class Job(WireModel):
     command: list[str]
     gpus: dict[str, Any] | None
     labels: dict[str, str]
-    env_names: list[str]  # what is in them may be secret
+    env_names: list[str]  # names only: the values may be secret
     priority_class: int
     preemptible: bool
     cache: dict[str, Any] | None  # as it was asked for
@@ -457,7 +463,7 @@ class Job(WireModel):
 
 
 class JobRoute(WireModel):
-    """That a job was sent to a pool, and why."""
+    """A routing decision: the pool that a job was sent to, and why."""
 
     number: int
     pool: str
@@ -510,7 +516,7 @@ class EndCorrectionRequest(WireModel):
 
 
 class EndCorrectionResponse(WireModel):
-    """What was said; its pool tells what moves by it, and the step `corrected` follows."""
+    """The accepted correction. Its pool applies it; then the job has a step `corrected`."""
 
     id: str
     attempt: int
@@ -525,7 +531,7 @@ class JobSpent(WireModel):
 
 
 class JobResult(WireModel):
-    """What a job has left: the manifest that it wrote, if it wrote one."""
+    """The result of a finished job, with the manifest that it wrote, if any."""
 
     job_id: str
     state: State
@@ -536,20 +542,20 @@ class JobResult(WireModel):
 
 
 class JobCancellation(WireModel):
-    """That a job is to end; or that it was over when this was asked, cancelled or not."""
+    """Whether a job is being cancelled; false if it had already finished."""
 
     id: str
     cancelling: bool
 
 
 class Manifest(NamedTuple):
-    """What a job wrote about what it left."""
+    """The manifest that a job wrote."""
 
     text: str | None
 
     @property
     def value(self) -> Any:
-        """As JSON, if it is; else the text itself."""
+        """The manifest parsed as JSON; the text itself if it is not JSON."""
         try:
             return None if self.text is None else json.loads(self.text)
         except ValueError:

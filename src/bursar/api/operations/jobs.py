@@ -1,4 +1,4 @@
-"""Routes for jobs: submitted, looked at, watched, cancelled (M1, S9)."""
+"""Routes for jobs: submit, read, follow, extend, cancel (M1, S9)."""
 
 import json
 import re
@@ -67,9 +67,10 @@ Standings: TypeAlias = Mapping[JobId, ArrayStates]
 NO_ARRAYS: Final[Standings] = MappingProxyType({})
 STEPS_PER_READ: Final = 100  # steps that a stream reads at once
 _AFTER: Final = re.compile(r"([0-9]{1,18})\.([0-9a-f-]{36})")
-_LABEL: Final = r"^[^=\x00]{1,255}(=[^\x00]{1,255})?$"  # nothing that no label can have
+_LABEL: Final = r"^[^=\x00]{1,255}(=[^\x00]{1,255})?$"  # excludes what no label can contain
 
-# What a caller calls what the rules compare; the rest is in the digest of the whole request.
+# Fields of the command, by the names that the API gives them. All other fields of a request are
+# compared by its digest.
 _FIELD_NAMES: Final = {
     "hold": "id",
     "account": "account_id",
@@ -185,7 +186,7 @@ def _sharing(body: wire.JobRequest) -> Sharing | None:
 
 
 async def _shares(service: Service, org: str, body: wire.JobRequest, answer: Answer) -> CacheMatch:
-    """Whom a job that was submitted has met: the same whenever it is asked."""
+    """The job whose result a submitted job shares. A retry gets the same answer."""
     if body.cache is None or isinstance(answer.outcome, Refusal):
         return NO_MATCH
     job = _hold_of(answer)
@@ -262,7 +263,7 @@ async def _quote_cache(
 async def _key_reused(
     service: Service, org: str, key: str, body: wire.JobRequest, answer: Answer
 ) -> Response:
-    """That a key stands for another request, and which field of the job differs."""
+    """The problem `key_reused`, with the first field in which the two requests differ."""
     assert isinstance(answer.outcome, Refusal)
     first = await service.read(lambda reader: first_command(reader, org, key))
     field = "operation"
@@ -297,7 +298,7 @@ async def get_job(call: Call, id: Id) -> Response:
 
 
 async def _standings(service: Service, org: str, jobs: Sequence[JobView]) -> Standings:
-    """How the elements stand of those jobs that are arrays."""
+    """The states of the elements, for the jobs that are arrays."""
     arrays = [job.job for job in jobs if job.elements is not None]
     if not arrays:
         return {}
@@ -377,7 +378,7 @@ def _parse_after(after: str) -> tuple[int, str]:
 
 
 def _render_array(stands: ArrayStates | None) -> JobArray | None:
-    """How the elements of an array stand, told."""
+    """Build the response for the states of an array's elements."""
     if stands is None:
         return None
     counts = stands._asdict()
@@ -387,7 +388,7 @@ def _render_array(stands: ArrayStates | None) -> JobArray | None:
 
 
 def _render_job(job: JobView, stands: Standings = NO_ARRAYS) -> wire.Job:
-    """A job, told; what is in its environment may be secret, and is not."""
+    """Build the response for a job. Values of its environment may be secret: names only."""
     request = json.loads(job.request or "{}")
     return wire.Job.model_construct(
         id=job.job,
@@ -555,7 +556,7 @@ def _last_seen(call: Call, after: int) -> int:
 
 
 def _stream(service: Service, org: str, id: str, now: Glance, last: int) -> Response:
-    """A stream of steps behind the last that was seen; none if there will be no more."""
+    """A stream of the steps after `last`; status 204 if no more steps will follow."""
     if now.over and last >= now.steps:
         return Response(status_code=204)
     service.streams.check_room(org)
@@ -567,7 +568,7 @@ def _stream(service: Service, org: str, id: str, now: Glance, last: int) -> Resp
 
 
 async def _events(service: Service, org: str, id: str, last: int) -> AsyncIterator[str]:
-    """Each step once, in order; what was spent and is held whenever that has changed."""
+    """Yield each step once, in order, and the amounts spent and held whenever they change."""
     with service.streams.counted(org):
         last_amounts: tuple[int, int] | None = None
         yield "retry: 1000\n\n"
@@ -612,7 +613,7 @@ def _render_step(step: Step) -> wire.JobStep:
 
 
 async def _org_of_own_job(service: Service, caller: Caller, id: str) -> str:
-    """The org of a job that a caller may change; a key with a cap may only its own."""
+    """The org of a job that the caller may change. A capped key may change only its own jobs."""
     org = await service.org_of(caller, "jobs", id)
     seen = await service.read(lambda reader: Entities(reader).row(org, "holds", id))
     if seen.value is None or not seen.value.terms.for_job:
@@ -673,12 +674,12 @@ async def cancel_job(call: Call, id: Id, body: EmptyBody | None = None) -> Respo
     key = call.idempotency_key()
     org = await _org_of_own_job(service, caller, id)
 
-    def withdraw(connection: Connection) -> Answer:
+    def cancel(connection: Connection) -> Answer:
         jobs = Jobs(connection, run_asks_through(service.ledger))
         return jobs.cancel(org, JobId(id), key, caller.id)
 
     try:
-        answer = await service.read(withdraw)
+        answer = await service.run_in_thread(cancel)
     except JobUnknown:
         raise unknown("jobs", id) from None
     if isinstance(answer.outcome, Refusal) and answer.outcome.code is Code.KEY_REUSED:
@@ -689,5 +690,5 @@ async def cancel_job(call: Call, id: Id, body: EmptyBody | None = None) -> Respo
 
 
 def _was_finished(answer: Answer) -> bool:
-    """Whether a job was over when it was asked to end: that stands with the key, and stays so."""
+    """Whether the job had finished before it was cancelled. A retry gets the same answer."""
     return isinstance(answer.outcome, Refusal) and answer.outcome.code is Code.HOLD_CLOSED

@@ -37,7 +37,7 @@ _AFTER: Final = re.compile(r"(\d{1,12})\.(-?\d{1,15})")
 async def read_logs(
     call: Call,
     id: Id,
-    after: Annotated[str, Field(max_length=128, description="`next` of the answer before")] = "",
+    after: Annotated[str, Field(max_length=128, description="`next` of the previous answer")] = "",
     node: Annotated[
         str, Field(max_length=63, description="of a gang; else the one that leads")
     ] = "",
@@ -81,7 +81,7 @@ def _parse_after(after: str) -> LogPosition:
         return LogPosition()
     match = _AFTER.fullmatch(after)
     if match is None:
-        raise CallFailed("invalid_request", "/after: it is `next` of an answer before")
+        raise CallFailed("invalid_request", "after: use the `next` value of the previous answer")
     return LogPosition(int(match[1]), int(match[2]))
 
 

@@ -95,7 +95,7 @@ async def create_org(call: Call, body: OrgRequest) -> Response:
             DEPLOYMENT, answer, 201, lambda _: Org(id="", account_id="", name="")
         )
     org = str(require_event(SettingSet, answer.outcome).id)
-    await service.read(lambda reader: begin_books(reader, org))
+    await service.run_in_thread(lambda connection: begin_books(connection, org))
     await asyncio.to_thread(begin_org, service.ledger, org, body.name, body.time_zone, body.tier)
     return command_response(
         DEPLOYMENT,

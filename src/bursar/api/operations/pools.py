@@ -239,13 +239,17 @@ async def upload_log(call: Call, pool: Name, node: Name, body: LogRequest) -> Re
     """Store a part of what a process has printed. The response says where the next part starts."""
     service, keeper = await _pool_of_node(call, pool, node)
     part = Part(body.fence, body.offset, body.size, body.text, body.last)
-    end = await service.read(lambda reader: keep_log(reader, keeper.id, node, part))
+    end = await service.run_in_thread(
+        lambda connection: keep_log(connection, keeper.id, node, part)
+    )
     if end is None:
         raise CallFailed("not_found", f"node {node!r} has no lease {body.fence}")
     ppm = body.progress_ppm
     if ppm is not None:
         fence = body.fence
-        await service.read(lambda reader: keep_progress_now(reader, keeper.id, node, fence, ppm))
+        await service.run_in_thread(
+            lambda connection: keep_progress_now(connection, keeper.id, node, fence, ppm)
+        )
     return json_response(LogResponse(offset=end))
 
 

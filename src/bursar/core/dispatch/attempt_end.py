@@ -87,15 +87,15 @@ def with_part(lease: Lease, part: LeasePart) -> Lease:
 
 
 def drop_job(work: PoolTransaction, job: PoolJob, why: Why) -> None:
-    """Let a job that waits run no more."""
+    """Drop a waiting job: it will not run."""
     work.put(with_step(job, why))
     work.send(job.key, Dropped(end_class=END_CLASSES[why], why=why))
 
 
 def request_stop(work: PoolTransaction, lease: Lease, why: Why) -> None:
-    """Ask an attempt to stop: its nodes are told when they report next.
+    """Request that an attempt stops; its nodes learn of it at their next report.
 
-    Who was asked for another reason stops for that; but a job that is withdrawn is withdrawn.
+    The first reason stays, except that a cancellation replaces any other.
     """
     if lease.stop_reason is None or why is Why.CANCELLED:
         work.put(replace(lease, stop_reason=why))

@@ -93,8 +93,7 @@ class Placement(NamedTuple):
 def register_node(work: PoolTransaction, node: Node) -> Denied | None:
     """Take a node into the pool, or describe it anew; its GPUs stay while anything runs there.
 
-    What was said of it before stays: what is draining drains, and one on order is there when it is
-    heard of.
+    Its state stays: a draining node drains, and an ordered node becomes ready at its first report.
     """
     known = work.machine(node.id)
     if known is None:
@@ -109,10 +108,10 @@ def register_node(work: PoolTransaction, node: Node) -> Denied | None:
 
 
 def set_node_state(work: PoolTransaction, node: NodeId, state: NodeState) -> bool:
-    """Drain a node, or let it be used again whatever has gone wrong there; whether there is one.
+    """Drain a node, or make it ready again and clear its faults; False if it is unknown.
 
-    One whose clock was wrong is accepted again, and compared anew. One on order is there when it is
-    heard of, and not before.
+    A clock that was wrong is accepted again and compared anew. An ordered node becomes ready at its
+    first report, not before.
     """
     machine = work.machine(node)
     if machine is None:

@@ -63,16 +63,16 @@ _log = logging.getLogger(__name__)
 
 
 class Explaining(Protocol):
-    """A pool's scheduler, as far as it can be asked."""
+    """The scheduler of a pool, for queries."""
 
     @property
     def is_resting(self) -> bool:
-        """Whether nothing waits or runs: it need not be woken to say so."""
+        """Whether nothing waits or runs, so that the pool can be measured without the scheduler."""
 
     def ask(
         self, question: Callable[[Cluster, Instant], tuple[Prospect, float]]
     ) -> "Future[tuple[Prospect, float]]":
-        """What the cluster has to say."""
+        """Run a query on the cluster."""
 
 
 class ServedPools(Protocol):
@@ -80,17 +80,17 @@ class ServedPools(Protocol):
 
     @property
     def handles(self) -> Mapping[PoolId, PoolHandle]:
-        """By their names."""
+        """The pools by name."""
 
     def leader_of(self, pool: PoolId) -> Explaining:
-        """Who can say what a pool has."""
+        """The scheduler of a pool."""
 
     def relay_from_org(self, org: OrgId) -> None:
-        """An org has something for a pool."""
+        """Deliver the messages of an org to its pools."""
 
 
 class _Outlook:
-    """What is known of one pool."""
+    """The last measurement of one pool."""
 
     def __init__(self, pool: PoolId, ticks: Callable[[], float]) -> None:
         self._pool = pool
@@ -105,20 +105,20 @@ class _Outlook:
 
     @property
     def known(self) -> Prospect | None:
-        """What is known, with what was sent since."""
+        """The last measurement, including jobs sent since."""
         return self._known
 
     def is_settled(self, at_s: float) -> bool:
-        """Whether what is known was as new at an instant as looks are, or was found out since."""
+        """Whether the measurement was current at an instant, or was taken later."""
         with self._lock:
             return self._known is not None and (at_s < self._good_until or at_s <= self._at)
 
     def refresh(
         self, explaining: Explaining, keeper: PoolHandle, *, anew: bool
     ) -> "Future[None] | None":
-        """Take a look if it is time to; what has to be waited for, if nothing can be relied on.
+        """Start a measurement if one is due. Returns what to wait for if the last one is too old.
 
-        With `anew` a look that is under way has to be waited for as well.
+        With `anew`, a measurement that is under way has to be waited for as well.
         """
         with self._lock:
             now = self._ticks()
@@ -135,7 +135,7 @@ class _Outlook:
         return measure_prospect(self._pool, cluster, now), self._ticks() - began_s
 
     def _look_at_rest(self, pool: Pool, now: Instant) -> tuple[Prospect, float] | None:
-        """What a pool has that rests: its nodes are all there is to it, and memory has them."""
+        """Measure an idle pool: it has nodes only, and they are in memory."""
         if not pool.machines or pool.jobs.keys() - pool.finished.keys():
             return None
         follower = ClusterMirror(PoolPolicy(), now)
@@ -145,7 +145,7 @@ class _Outlook:
     def _take_answer(
         self, pending: "Future[None]", answer: "Future[tuple[Prospect, float]]"
     ) -> None:
-        """Keep an answer; if there is none, what was known stays."""
+        """Store a measurement. If it failed, the last one stays."""
         with self._lock:
             self._pending = None
             if answer.cancelled() or answer.exception() is not None:
@@ -158,7 +158,7 @@ class _Outlook:
         pending.set_result(None)
 
     def send(self, job: Job, bid: PoolBid, count: int) -> None:
-        """Count what was sent there."""
+        """Count jobs that were sent to the pool."""
         with self._lock:
             org = job.path[:2]
             before = self._sent.get(org, OrgBacklog(1, 0, 0))
@@ -202,7 +202,7 @@ def with_tier(policy: PoolPolicy, name: str) -> PoolPolicy:
 
 
 class Router:
-    """Where jobs could wait, as far as this process knows."""
+    """Chooses pools for jobs, by the measurements of this process."""
 
     def __init__(self, pools: ServedPools, ticks: Callable[[], float] = time.monotonic) -> None:
         self._pools = pools
@@ -224,7 +224,7 @@ class Router:
         return [pending for pending in refreshes if pending is not None]
 
     def knows(self, pool: PoolId) -> bool:
-        """Whether anything is known of a pool."""
+        """Whether a pool has been measured."""
         return self._of(pool).known is not None
 
     def now_s(self) -> float:
@@ -239,7 +239,7 @@ class Router:
         return all(self._of(name).is_settled(at_s) for name in names or tuple(self._pools.handles))
 
     def prospects(self) -> list[Prospect]:
-        """What is known of the pools, by their names."""
+        """The last measurements, by the names of the pools."""
         known = (self._of(name).known for name in sorted(self._pools.handles))
         return [prospect for prospect in known if prospect is not None]
 
@@ -270,7 +270,7 @@ class Router:
 
 
 class Moves:
-    """Looks at jobs that have not begun, on a connection."""
+    """Moves waiting jobs to better pools, on a connection."""
 
     def __init__(
         self,
@@ -289,7 +289,7 @@ class Moves:
         self._lacking: dict[JobKey, Instant] = {}
 
     def round(self, goes_on: Callable[[], bool] = lambda: True) -> int:
-        """Let some jobs wait elsewhere; how many were asked to."""
+        """Request that some jobs move to other pools; returns how many."""
         moves = 0
         for page in self._pages(goes_on):
             wait(self._router.look(), WAIT_S)
@@ -314,7 +314,7 @@ class Moves:
             self._after = page[-1].org, page[-1].submitted_at, page[-1].job
 
     def _move(self, movable: Movable, now: Instant) -> bool:
-        """Ask a job's pool to give it back, if it should wait elsewhere."""
+        """Request a job back from its pool if another pool is better."""
         waiting = self._waits(movable, now)
         there = (
             None if waiting is None else find_better_pool(waiting, self._router.prospects(), now)

@@ -70,7 +70,7 @@ class OrgFrozen(Fault):
 
 
 class Ask(NamedTuple):
-    """A command to one org, under the caller's key for it."""
+    """A command to one org, with its idempotency key."""
 
     org: OrgId
     key: str
@@ -110,7 +110,7 @@ class Batch:
     _follow_ups: dict[tuple[OrgId, str], FollowUp] = field(default_factory=dict)
 
     def run(self, asks: Sequence[Ask]) -> list[BatchResult]:
-        """The answers to all commands; none of them has an effect if this raises."""
+        """Run all commands and return their answers. If this raises, no command has an effect."""
         orgs = {ask.org for ask in asks}
         self._jobs.clear()
         try:
@@ -140,7 +140,7 @@ class Batch:
         priced = any(looks_at_prices(ask.command) for ask in asks)
         pricing = self.deployment.ask(self.connection) if priced else None
         loading = _ask_jobs(self.connection, asks)
-        now = self.clock(self.connection)  # the first answer that is awaited
+        now = self.clock(self.connection)  # waits for the first result
         if pricing is not None:
             self.deployment.take(pricing)
         rows = locked(locking)

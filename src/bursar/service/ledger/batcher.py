@@ -264,7 +264,9 @@ class Lane(Generic[A]):
                 return self._worker.run(self._connected(), asks)
             except _IN_THE_WAY as error:
                 if tries >= TRIES or time.monotonic() > deadline:
-                    raise Busy(f"others were in the way {tries} times: {error}") from error
+                    raise Busy(
+                        f"conflicts with other transactions, {tries} times: {error}"
+                    ) from error
             except errors.DiskFull as error:
                 raise DatabaseFull(f"the database's disk is full: {error}") from error
             except (*_CONNECTION, DatabaseDown) as error:

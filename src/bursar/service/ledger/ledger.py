@@ -80,7 +80,7 @@ class Ledger:
         return answer
 
     def tell(self, answer: ResultSink, ask: Ask) -> None:
-        """The same, with `answer` as the sink of the result."""
+        """Queue a command; its result goes to `answer`."""
         check_text("org", ask.org)
         check_text("key", ask.key)
         lane = self._lanes[zlib.crc32(ask.org.encode()) % len(self._lanes)]
@@ -91,7 +91,7 @@ class Ledger:
         return self.submit(org, key, command).result()
 
     def close(self) -> None:
-        """Answer what is waiting, then stop."""
+        """Answer all waiting commands, then stop."""
         for lane in self._lanes:
             lane.close()
 

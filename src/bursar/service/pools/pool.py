@@ -292,7 +292,7 @@ class PoolReplica:
         with gc_paused(), connection.transaction():
             with connection.pipeline():
                 sent = loader.lock_pool(connection, self.id)
-                now = self._clock(connection)  # the first answer that is awaited
+                now = self._clock(connection)  # waits for the first result
                 self._clock_offset = now - self._running()
                 row = loader.locked(sent, self.id)
             self._refresh(connection, row)

@@ -89,7 +89,7 @@ def run_seeds(
     *,
     keep: int = TRACE_STEPS,
 ) -> CampaignSummary:
-    """Live through the worlds of some seeds; none keeps another from being tried.
+    """Simulate the worlds of some seeds; a failure does not stop the others.
 
     `keep` is how many of the last steps are told of one that goes wrong.
     """

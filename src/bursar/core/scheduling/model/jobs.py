@@ -71,7 +71,7 @@ class Shape(_HashedShape):
 
     @property
     def milli_gpus(self) -> int:
-        """What it takes in all, in thousandths of a GPU."""
+        """The total, in thousandths of a GPU."""
         return self.tasks * (self.milli or self.gpus * MILLI)
 
 
