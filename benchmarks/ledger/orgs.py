@@ -31,7 +31,7 @@ from bursar.service.database import (
     create_org,
     money_time,
 )
-from bursar.service.ledger.batch import Answer, Ask, Batch
+from bursar.service.ledger.batch import Answer, Batch, CommandRequest
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.workers.sweeper import Sweeper, SweepResult, run_through
 
@@ -97,7 +97,8 @@ def make_org(
     """
     books = Books()
     asks = (
-        Ask(org, f"{SETUP_KEY_PREFIX}{number}", command) for number, command in enumerate(commands)
+        CommandRequest(org, f"{SETUP_KEY_PREFIX}{number}", command)
+        for number, command in enumerate(commands)
     )
     with database.connect(timeouts=None) as connection:
         create_org(connection, org)

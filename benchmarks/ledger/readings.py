@@ -46,7 +46,7 @@ from bursar.service.database import (
     scratch_database,
 )
 from bursar.service.jobs import Answers, Jobs, Submission
-from bursar.service.ledger.batch import Answer, Ask, Batch
+from bursar.service.ledger.batch import Answer, Batch, CommandRequest
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.pools.pool import NullListener, PoolHandle, PoolReplica, pool_on_connection
 from bursar.service.workers.relay import Relay, Round
@@ -156,7 +156,9 @@ class ReportingNodes:
     def _send_report(self, node: NodeId, readings: tuple[Reading, ...]) -> int:
         """Let a node report; how many leases it is told to have."""
         self._n += 1
-        report = NodeReport(node=node, boot=1, n=self._n, at=0, answered_at=None, readings=readings)
+        report = NodeReport(
+            node=node, boot=1, number=self._n, at=0, answered_at=None, readings=readings
+        )
         orders = self._pool.report(report).result()
         return -1 if orders is None else len(orders.leases)
 
@@ -232,7 +234,7 @@ def _make_submission(number: int) -> Submission:
     return Submission(pool=POOL, reserve=reserve, spec=JobSpec(shape=Shape(types=(GPU,))))
 
 
-def _run_commands(ledger: Ledger, asks: Sequence[Ask]) -> Answers:
+def _run_commands(ledger: Ledger, asks: Sequence[CommandRequest]) -> Answers:
     """Ask a ledger for many commands, and wait for all of them."""
     futures = [ledger.submit(*ask) for ask in asks]
     answers: list[Answer | Exception] = []

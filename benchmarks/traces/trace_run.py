@@ -79,7 +79,7 @@ class TraceRun:
             self.cluster.add_node(Node(id=name, gpu_type=GPU, gpus=world.node_gpus))
 
     def run(self) -> list[TraceTask]:
-        """Live through everything; the jobs in the order in which they ended."""
+        """Run to the end; returns the jobs in the order in which they ended."""
         while len(self.done) < len(self._tasks):
             now = self._heap[0][0]
             self.cluster.advance_to(_instant(now))

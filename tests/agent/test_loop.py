@@ -255,7 +255,7 @@ def test_older_fence_is_not_started(pool: RealPool, folder: Path) -> None:
 def test_start_and_end_are_reported_at_once(pool: RealPool, folder: Path) -> None:
     """However long it is until the next report would go out by itself."""
     with StateDir(folder, "p1", N1) as disk:
-        pool.take(NodeReport(node=N1, boot=disk.count_start(), n=1, at=0, answered_at=None))
+        pool.take(NodeReport(node=N1, boot=disk.count_start(), number=1, at=0, answered_at=None))
     key = pool.enqueue("job", *python("pass"))
     pool.place(key)
     with agent(folder, InMemory(pool), every=HOUR):
@@ -298,7 +298,7 @@ def test_missing_answer_does_not_delay_reports(pool: RealPool, folder: Path) -> 
 
     def first_hangs(told: NodeReport, wait_ms: int) -> LeaseOrders | None:
         orders = pool.take(told)
-        if told.n == 1:
+        if told.number == 1:
             silent.wait(60)
         return orders
 

@@ -15,7 +15,7 @@ from bursar.wire.agents import LogRequest, NodeRequest
 from tests.support.agent_node import N1
 from tests.support.agent_pool import OverHttp, RealPool
 
-HELLO = NodeReport(node=N1, boot=1, n=1, at=5, answered_at=None)
+HELLO = NodeReport(node=N1, boot=1, number=1, at=5, answered_at=None)
 NODE = NodeRequest(gpu_type="H100", gpus=2, labels=["fast"])
 
 
@@ -43,7 +43,7 @@ def test_report_is_answered_with_orders(office: OverHttp, http: HttpTransport) -
     orders = http.exchange(HELLO, 0)
 
     assert orders is not None
-    assert (N1, 1, 1, ()) == (orders.node, orders.boot, orders.n, orders.leases)
+    assert (N1, 1, 1, ()) == (orders.node, orders.boot, orders.number, orders.leases)
     assert [HELLO] == office.pool.reports
     assert http.exchange(HELLO, 0) is None
     assert ["wait_ms=0"] * 2 == office.waits

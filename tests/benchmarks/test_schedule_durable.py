@@ -178,7 +178,7 @@ def test_lost_lease_is_reported(world: Deployment) -> None:
 
     nodes._begin(machine, _order(2, (1,)), FOREVER, 5)
     machine.report = nodes._make_report(machine, 6)
-    nodes._handle_answer(machine, LeaseOrders(node=N0, boot=1, n=1, at=6))
+    nodes._handle_answer(machine, LeaseOrders(node=N0, boot=1, number=1, at=6))
     assert "lease 2 was lost while its job ran" == nodes.problems[-1]
     nodes._handle_answer(machine, None)
     assert "a report of n00000 was not taken" == nodes.problems[-1]
@@ -187,7 +187,7 @@ def test_lost_lease_is_reported(world: Deployment) -> None:
 def _order(fence: int, gpus: tuple[int, ...]) -> LeaseOrder:
     return LeaseOrder(
         fence=fence, org="team", job=JobId(f"j{fence}"), attempt=1, piece=Piece(N0, gpus, 1),
-        lasts=FOREVER, run_ms_max=FOREVER, program=Program(), nodes=(N0,),
+        ttl_us=FOREVER, run_ms_max=FOREVER, program=Program(), nodes=(N0,),
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from bursar.core.instant import SECOND
 from bursar.core.ledger.commands import AddAccount, AddUser, Issue
 from bursar.core.ledger.values import CreditKind
 from bursar.core.pricing import PriceBook
-from bursar.service.ledger.batch import Ask, Batch
+from bursar.service.ledger.batch import Batch, CommandRequest
 from bursar.store import database
 from bursar.store.ledger.writer import freeze
 from bursar.store.sql.connection import Connection, money_time
@@ -45,8 +45,8 @@ def small(database_url: str) -> Iterator[tuple[str, Connection, str]]:
     with migrated(database_url) as url, connected(url) as connection:
         org = new_org(connection)
         asks = [
-            Ask(org, "k1", AddAccount(account=AccountId("org"), parent=None, name="o")),
-            Ask(org, "k2", AddUser(user=UserId("ann"))),
+            CommandRequest(org, "k1", AddAccount(account=AccountId("org"), parent=None, name="o")),
+            CommandRequest(org, "k2", AddUser(user=UserId("ann"))),
         ]
         Batch(connection, PriceBook(), {}).run(asks)
         yield url, connection, org
@@ -344,7 +344,7 @@ def test_due_events_are_written_without_a_request(database_url: str) -> None:
             kind=CreditKind.PROMO,
             expires_at=soon,
         )
-        Batch(connection, PriceBook(), {}).run([Ask(org, "k3", grant)])
+        Batch(connection, PriceBook(), {}).run([CommandRequest(org, "k3", grant)])
         lapsed = "select lapsed from grants where org_id = %s"
 
         eventually(lambda: connection.execute(lapsed, [org]).fetchone() == (5,), "a lapse")

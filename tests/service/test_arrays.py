@@ -23,7 +23,7 @@ from bursar.service.jobs.queries import JobQueries, JobView
 from bursar.service.jobs.quotas import Quota
 from bursar.service.jobs.submission import submission_request
 from bursar.service.ledger.audit import Contradiction, verify
-from bursar.service.ledger.batch import Answer, Ask
+from bursar.service.ledger.batch import Answer, CommandRequest
 from bursar.store.jobs.arrays import ArrayStates
 from bursar.store.jobs.outbox import Letter, from_orgs
 from bursar.store.sql.connection import Connection
@@ -48,7 +48,7 @@ class Field(Stage):
         assert isinstance(answer, Answer)
         return answer
 
-    def asked_array(self, job: str, elements: int, at_once: int, **more: Any) -> Ask:
+    def asked_array(self, job: str, elements: int, at_once: int, **more: Any) -> CommandRequest:
         reserve = Reserve(
             hold=HoldId(job),
             account=AccountId("org"),
@@ -56,7 +56,7 @@ class Field(Stage):
             run_ms=RUN_MS,
             context=Context(gpu_types=("h100", "a100"), milli_gpus=1_000, job=JobId(job)),
             for_job=True,
-            lots=elements,
+            element_count=elements,
             at_once=at_once,
         )
         spec = JobSpec(shape=Shape(types=("h100", "a100")))
@@ -173,7 +173,7 @@ def test_each_finished_element_starts_the_next_until_all_are_finished(field: Fie
 def test_concurrent_processes_submit_an_element_once(field: Field) -> None:
     """What was taken out is known by the hold: an old look changes nothing."""
     field.array()
-    asked: list[Ask] = []
+    asked: list[CommandRequest] = []
 
     def remembering(asks: Any) -> Any:
         asked.extend(asks)
@@ -332,7 +332,7 @@ class ArrayWorld(World):
     def submission(self, job: str) -> Submission:
         """The array."""
         found = super().submission(job)
-        reserve = replace(found.reserve, for_job=True, lots=len(TRIES), at_once=2)
+        reserve = replace(found.reserve, for_job=True, element_count=len(TRIES), at_once=2)
         return found._replace(reserve=reserve)
 
 

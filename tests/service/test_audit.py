@@ -17,7 +17,7 @@ from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Refusal
 from bursar.service.ledger import rebuild as rebuilding
 from bursar.service.ledger.audit import CHECKS, orgs_of, rebuild, rebuild_org, repair, verify
-from bursar.service.ledger.batch import Answer, Ask, Batch, OrgFrozen
+from bursar.service.ledger.batch import Answer, Batch, CommandRequest, OrgFrozen
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.ledger.repair import DELETES
 from bursar.store.jobs.outbox import OVERDUE
@@ -72,11 +72,11 @@ def story(connection: Connection, org: str) -> None:
     for at, commands in ((T0, first), (days(40), second)):
         batch = Batch(connection, PRICES, {}, clock=lambda _, at=at: at)  # type: ignore[misc]
         for place, command in enumerate(commands):
-            [answer] = batch.run([Ask(org, f"{at}-{place}", command)])
+            [answer] = batch.run([CommandRequest(org, f"{at}-{place}", command)])
             assert isinstance(answer, Answer)
             assert isinstance(answer.outcome, tuple), (command, answer)
         for name, command in (("no", refused), ("none", nothing)):
-            [answer] = batch.run([Ask(org, f"{at} {name}", command)])
+            [answer] = batch.run([CommandRequest(org, f"{at} {name}", command)])
             assert isinstance(answer, Answer)
             assert isinstance(answer.outcome, Refusal) or () == answer.outcome
 
@@ -341,7 +341,7 @@ def test_prices_of_an_earlier_version_are_valid(told: str) -> None:
     with migrated(told, copy=True) as url, connected(url) as connection:
         [org] = orgs_of(connection)
         own = SetPrice(version=prices("own", h100=7), from_now=True)
-        Batch(connection, PriceBook(), {}).run([Ask(org, "own prices", own)])
+        Batch(connection, PriceBook(), {}).run([CommandRequest(org, "own prices", own)])
         sql = f"update events set body {without.format('body')} where kind = 'PriceSet'"
         assert connection.execute(sql).rowcount == 1
         sql = f"update orgs set prices {without.format('prices')}"

@@ -34,7 +34,7 @@ from bursar.core.ledger.journal import Journal
 from bursar.core.ledger.values import BudgetTarget, Context, CreditKind
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, InvariantBroken, Refusal
-from bursar.service.ledger.batch import Answer, Ask, Batch, OrgUnknown
+from bursar.service.ledger.batch import Answer, Batch, CommandRequest, OrgUnknown
 from bursar.store.ledger.loader import lock_orgs
 from bursar.store.ledger.mappings import TABLE_MAPPINGS
 from bursar.store.ledger.writer import OrgExists, create_org, freeze
@@ -198,8 +198,8 @@ def test_an_org_that_does_not_exist_is_reported(connection: Connection) -> None:
     desk = Desk(connection)
     desk.opens()
     asks = [
-        Ask(desk.org, "k1", desk.reserve("h1", 100)),
-        Ask("nobody", "k2", desk.reserve("h1", 100)),
+        CommandRequest(desk.org, "k1", desk.reserve("h1", 100)),
+        CommandRequest("nobody", "k2", desk.reserve("h1", 100)),
     ]
 
     told = Batch(connection, PriceBook(), desk.cache, clock=lambda _: T0).run(asks)
@@ -225,7 +225,7 @@ def test_time_does_not_go_back_within_an_org(connection: Connection) -> None:
 def test_the_clock_is_read_once_under_the_lock(connection: Connection, database_url: str) -> None:
     """One that had to wait is decided at an instant after the wait, not before it (D5)."""
     org = new_org(connection)
-    added = Ask(org, "k", AddAccount(account=ORG, parent=None, name="o"))
+    added = CommandRequest(org, "k", AddAccount(account=ORG, parent=None, name="o"))
 
     with connected(database_url) as other, ThreadPoolExecutor(1) as beside:
         with connection.transaction():
@@ -251,11 +251,11 @@ def test_garbage_is_collected_between_batches_only(connection: Connection) -> No
 
     org = new_org(connection)
     batch = Batch(connection, PriceBook(), {}, clock)
-    batch.run([Ask(org, "key", AddUser(user=ANN))])
+    batch.run([CommandRequest(org, "key", AddUser(user=ANN))])
     assert gc.isenabled()
 
     with pytest.raises(KeyError):
-        batch.run([Ask(org, "other", 5)])  # type: ignore[arg-type]
+        batch.run([CommandRequest(org, "other", 5)])  # type: ignore[arg-type]
     assert gc.isenabled()
     assert [False, False] == collects
 
@@ -345,13 +345,13 @@ def test_an_existing_org_is_not_created_again(connection: Connection) -> None:
 # Ids that are left to us, and who asked
 
 
-def _made(desk: Desk, at_ms: int, amount: int = 100, label: str = "hold") -> Ask:
+def _made(desk: Desk, at_ms: int, amount: int = 100, label: str = "hold") -> CommandRequest:
     """A hold whose id is made for the key `k` at a time."""
     hold = make_id(desk.org, "k", label, at_ms)
-    return Ask(desk.org, "k", desk.reserve(hold, amount), made=("hold",))
+    return CommandRequest(desk.org, "k", desk.reserve(hold, amount), generated_fields=("hold",))
 
 
-def _run(desk: Desk, *asks: Ask) -> list[Answer]:
+def _run(desk: Desk, *asks: CommandRequest) -> list[Answer]:
     """The answers to asks in one batch, which begins with nothing in memory."""
     batch = Batch(desk.connection, desk.prices, {}, clock=lambda _: T0)
     return [told for told in batch.run(asks) if isinstance(told, Answer)]
@@ -391,7 +391,7 @@ def test_an_id_from_the_caller_differs_from_a_generated_id(connection: Connectio
     """Given the first time and not the second, or the other way round: another request (L7)."""
     desk = Desk(connection)
     desk.opens()
-    given = Ask(desk.org, "k", desk.reserve("mine", 100))
+    given = CommandRequest(desk.org, "k", desk.reserve("mine", 100))
     _run(desk, given)
 
     [left] = _run(desk, _made(desk, 1_000))
@@ -416,7 +416,7 @@ def test_a_repeated_request_with_other_fields_is_refused(connection: Connection)
     for ask, field in (
         (_made(desk, 2_000, amount=101), "amount"),
         (_made(desk, 2_000, label="grant"), "hold"),
-        (_made(desk, 2_000)._replace(made=()), "hold"),
+        (_made(desk, 2_000)._replace(generated_fields=()), "hold"),
     ):
         [refused] = _run(desk, ask)
         assert Refusal(Code.KEY_REUSED, {"key": "k", "field": field}) == refused.outcome
@@ -427,9 +427,11 @@ def test_a_price_with_a_generated_id_is_set_once(connection: Connection) -> None
     desk = Desk(connection)
     desk.opens()
 
-    def ask(at_ms: int) -> Ask:
+    def ask(at_ms: int) -> CommandRequest:
         version = prices(make_id(desk.org, "k", "version", at_ms), h100=5)
-        return Ask(desk.org, "k", SetPrice(version=version, from_now=True), made=("version",))
+        return CommandRequest(
+            desk.org, "k", SetPrice(version=version, from_now=True), generated_fields=("version",)
+        )
 
     [first], [second] = _run(desk, ask(1)), _run(desk, ask(2))
 
@@ -460,11 +462,11 @@ def test_the_caller_is_stored_with_each_event(connection: Connection) -> None:
     desk.opens()
     held, *_ = _run(
         desk,
-        Ask(desk.org, "held", desk.reserve("h1", 100), actor="key-1"),
-        Ask(desk.org, "refused", desk.reserve("h2", 10**6), actor="key-2"),
-        Ask(desk.org, "ours", Lapse(most=1)),
+        CommandRequest(desk.org, "held", desk.reserve("h1", 100), actor="key-1"),
+        CommandRequest(desk.org, "refused", desk.reserve("h2", 10**6), actor="key-2"),
+        CommandRequest(desk.org, "ours", Lapse(most=1)),
     )
-    _run(desk, Ask(desk.org, "held", desk.reserve("h1", 100), actor="key-3"))
+    _run(desk, CommandRequest(desk.org, "held", desk.reserve("h1", 100), actor="key-3"))
 
     written = dict(desk.stored("requests", {"key": "text", "actor": "text"}))
     assert {"held": "key-1", "refused": "key-2", "ours": ""} == {

@@ -31,7 +31,7 @@ from bursar.service.jobs.pool_messages import MessageHandler, message_of
 from bursar.service.jobs.queries import JobQueries, JobView, Step
 from bursar.service.jobs.quotas import Quota, quotas_of
 from bursar.service.jobs.submission import Option, extension_request, submission_request
-from bursar.service.ledger.batch import Answer, Ask, Batch
+from bursar.service.ledger.batch import Answer, Batch, CommandRequest
 from bursar.store.jobs.outbox import Letter, from_orgs
 from bursar.store.sql.connection import Connection
 from bursar.store.verify.ledger import problems
@@ -60,12 +60,14 @@ class Stage:
             AddUser(user=UserId("ann")),
             Issue(grant=GrantId("g"), account=AccountId("org"), amount=10**9, kind=CreditKind.PAID),
         ]
-        self.ask([Ask(self.org, f"first-{n}", command) for n, command in enumerate(first)])
+        self.ask(
+            [CommandRequest(self.org, f"first-{n}", command) for n, command in enumerate(first)]
+        )
 
     def clock(self, _: Connection) -> Instant:
         return self.now
 
-    def ask(self, asks: Sequence[Ask]) -> Answers:
+    def ask(self, asks: Sequence[CommandRequest]) -> Answers:
         self.now += SECOND
         return Batch(self.connection, PRICES, self.cache, self.clock).run(asks)
 
@@ -74,7 +76,7 @@ class Stage:
         assert isinstance(answer, Answer)
         assert isinstance(answer.outcome, tuple), answer
 
-    def asked(self, job: str, held_ms: int = RUN_MS, **more: Any) -> Ask:
+    def asked(self, job: str, held_ms: int = RUN_MS, **more: Any) -> CommandRequest:
         """The command that submits a job."""
         reserve = Reserve(
             hold=HoldId(job),
@@ -204,7 +206,7 @@ def test_a_cancellation_and_an_end_in_one_batch_leave_one_of_them(stage: Stage) 
 def test_the_quotas_of_a_job_are_found_among_any_number(stage: Stage) -> None:
     """Those of its account, of one above it, of its user, of the pair: no others (B4)."""
     below = AddAccount(account=AccountId("team"), parent=AccountId("org"), name="t")
-    stage.ask([Ask(stage.org, "team", below)])
+    stage.ask([CommandRequest(stage.org, "team", below)])
     whose: dict[str, dict[str, str]] = {
         **{f"{n:04}": {"account_id": "org", "user_id": f"u{n}"} for n in range(1_200)},
         "q-user": {"user_id": "ann"},
@@ -241,7 +243,7 @@ def test_a_job_is_accepted_for_a_type_that_a_pool_has(
     stage: Stage, h100: int, a100: int, want: Code | None
 ) -> None:
     """With credits only for one that none has it would wait for ever (M1)."""
-    stage.ask([Ask(stage.org, "none", RevokeGrant(grant=GrantId("g")))])
+    stage.ask([CommandRequest(stage.org, "none", RevokeGrant(grant=GrantId("g")))])
     for kind, amount in (("h100", h100), ("a100", a100)):
         policy = GrantPolicy(gpu_types=frozenset({kind}))
         grant = Issue(
@@ -251,7 +253,7 @@ def test_a_job_is_accepted_for_a_type_that_a_pool_has(
             kind=CreditKind.PROMO,
             policy=policy,
         )
-        stage.ask([Ask(stage.org, f"issue {kind}", grant)])
+        stage.ask([CommandRequest(stage.org, f"issue {kind}", grant)])
     routes = (Option("pool", ("h100",), "h100 is free"),)
     [answer] = stage.ask([stage.asked("job", routes=routes)])
 
@@ -325,7 +327,7 @@ def test_two_steps_of_a_job_in_one_batch_are_two_steps(stage: Stage) -> None:
     """An extension and a message may come to the ledger together."""
     stage.submit()
     letter = stage.letter(Started(attempt=1, gpu_type="a100", started_at=stage.now, run_ms=RUN_MS))
-    start = Ask(stage.org, *next(commands_of(message_of(letter))))
+    start = CommandRequest(stage.org, *next(commands_of(message_of(letter))))
     stage.ask([start, extension_request(stage.org, "more", JobId("job"), 9)])
 
     assert [1, 2, 3] == [one.n for one in stage.steps()]

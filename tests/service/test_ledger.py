@@ -24,7 +24,14 @@ from bursar.core.ledger.commands import (
 )
 from bursar.core.ledger.values import CreditKind, OrgPolicy
 from bursar.core.refusal import Code, InvariantBroken
-from bursar.service.ledger.batch import Answer, Ask, Batch, BatchResult, OrgFrozen, OrgUnknown
+from bursar.service.ledger.batch import (
+    Answer,
+    Batch,
+    BatchResult,
+    CommandRequest,
+    OrgFrozen,
+    OrgUnknown,
+)
 from bursar.service.ledger.batcher import Busy, Limits, Unreachable
 from bursar.service.ledger.ledger import Ledger
 from bursar.store.database import DatabaseFull
@@ -54,11 +61,11 @@ class Office:
             assert isinstance(self.asks(command).outcome, tuple)
 
     def asks(self, command: Command, key: str = "") -> Answer:
-        """Ask, and wait."""
+        """CommandRequest, and wait."""
         return self.submits(command, key).result(60)
 
     def submits(self, command: Command, key: str = "") -> "Future[Answer]":
-        """Ask, and go on."""
+        """CommandRequest, and go on."""
         return self.ledger.submit(self.org, key or f"key-{next(self._keys)}", command)
 
     def reserve(self, hold: str, amount: int) -> Reserve:
@@ -365,7 +372,7 @@ def test_a_lost_answer_is_not_reported_as_a_failure(
 
     real = Batch.run
 
-    def losing(batch: Batch, asks: Sequence[Ask]) -> list[BatchResult]:
+    def losing(batch: Batch, asks: Sequence[CommandRequest]) -> list[BatchResult]:
         nonlocal full
         real(batch, asks)
         full = True

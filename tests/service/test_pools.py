@@ -101,7 +101,7 @@ class Node1:
         """Its next report."""
         self._n += 1
         return NodeReport(
-            node=self.node, boot=1, n=self._n, at=0, answered_at=None, readings=readings
+            node=self.node, boot=1, number=self._n, at=0, answered_at=None, readings=readings
         )
 
 

@@ -14,7 +14,7 @@ from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, Refusal
 from bursar.service.keys import DEPLOYMENT
 from bursar.service.ledger.audit import rebuild_org
-from bursar.service.ledger.batch import Answer, Ask, Batch
+from bursar.service.ledger.batch import Answer, Batch, CommandRequest
 from bursar.service.ledger.batcher import Limits
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.ledger.prices import DeploymentPrices, looks_at_prices
@@ -51,7 +51,7 @@ def deployed(connection: Connection, version: str, *, effective_at: int = 0, **r
     """The deployment sets prices."""
     command = SetPrice(version=prices(version, effective_at, **rates))
     [told] = Batch(connection, PriceBook(), {}, clock=lambda _: T0).run(
-        [Ask(DEPLOYMENT, version, command)]
+        [CommandRequest(DEPLOYMENT, version, command)]
     )
     assert isinstance(told, Answer)
     assert isinstance(told.outcome, tuple), told

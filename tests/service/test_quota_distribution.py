@@ -23,7 +23,7 @@ from bursar.core.scheduling.model.nodes import Node
 from bursar.core.scheduling.model.policy import PAID, PoolPolicy
 from bursar.core.scheduling.plan import carry_out
 from bursar.service.keys import DEPLOYMENT
-from bursar.service.ledger.batch import Ask, Batch
+from bursar.service.ledger.batch import Batch, CommandRequest
 from bursar.service.ledger.batcher import Limits
 from bursar.service.org_setup import begin_books
 from bursar.service.pools.pool import (
@@ -123,7 +123,7 @@ class World:
         """The node of a pool reports."""
         pool.expire()  # so that the pool is known
         n = pool.look(lambda kept: kept.machines[N1].n) + 1
-        told = NodeReport(node=N1, boot=1, n=n, at=0, answered_at=None, readings=readings)
+        told = NodeReport(node=N1, boot=1, number=n, at=0, answered_at=None, readings=readings)
         assert pool.report(told).result() is not None
 
     def set(self, org: str, kind: str, id: str, body: dict[str, Any] | None) -> None:
@@ -137,7 +137,7 @@ class World:
         before = None if known else 0
         command = SetSetting(kind=kind, id=SettingId(id), body=text, before=before)
         [answer] = Batch(self.plain, PriceBook(), self.cache, self.clock).run(
-            [Ask(org, key, command)]
+            [CommandRequest(org, key, command)]
         )
         assert isinstance(answer.outcome, tuple), answer  # type: ignore[union-attr]
 

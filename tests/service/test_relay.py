@@ -31,7 +31,7 @@ from bursar.core.value import replace
 from bursar.service.jobs import Jobs, JobUnknown, Submission, run_asks_through
 from bursar.service.jobs.pool_messages import message_of
 from bursar.service.ledger.audit import Contradiction, verify
-from bursar.service.ledger.batch import Answer, Ask
+from bursar.service.ledger.batch import Answer, CommandRequest
 from bursar.service.ledger.batcher import Busy, Limits
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.pools.pool import NullListener, PoolHandle, PoolReplica, open_pool
@@ -220,7 +220,7 @@ def test_only_a_submitted_job_has_a_hold_that_lasts_as_long_as_jobs_may(
     stage = Stage(connection)
     org, jobs = stage.world.org, stage.jobs
     ask = ledger(connection, stage.clock)
-    ask([Ask(org, "usual bounds", SetPolicy(policy=OrgPolicy()))])
+    ask([CommandRequest(org, "usual bounds", SetPolicy(policy=OrgPolicy()))])
     reserve = replace(
         stage.world.submission("job").reserve,
         hold=HoldId("other"),
@@ -228,7 +228,7 @@ def test_only_a_submitted_job_has_a_hold_that_lasts_as_long_as_jobs_may(
         expires_at=T0 + 2 * DAY,
     )
 
-    [raw] = ask([Ask(org, "raw", reserve)])
+    [raw] = ask([CommandRequest(org, "raw", reserve)])
     submitted = jobs.submit(
         org, "job", Submission(stage.world.pool, reserve, stage.world.submission("job").spec)
     )
@@ -354,7 +354,7 @@ def test_a_job_is_cancelled_while_it_runs(connection: Connection) -> None:
     stage.later(5)
 
     [order] = stage.reports(lease.fence, 5_000).leases
-    assert (True, 20 * SECOND) == (order.stop, order.lasts)
+    assert (True, 20 * SECOND) == (order.stop, order.ttl_us)
     assert "stopping" == stage.state()[0]
     stage.ends(lease.fence, Exit.STOPPED, 5_000)
     stage.relay.round()
@@ -427,7 +427,7 @@ def test_usage_reported_after_the_end_of_the_hold_is_charged(
     lease = stage.lease()
     stage.runs(lease.fence, 20)
     [order] = stage.reports(lease.fence, 20_000).leases
-    assert (10 * SECOND, True) == (order.lasts, order.stop)
+    assert (10 * SECOND, True) == (order.ttl_us, order.stop)
     stage.later(20)
     assert 1 == stage.pool.expire()
     stage.later(3_600)
@@ -457,7 +457,7 @@ def test_a_job_that_waits_longer_than_its_hold_is_dropped(
     assert 1 == stage.pool.expire()
     assert [] == stage.pool.look(lambda pool: list(pool.live))
     if swept:
-        end = Ask(stage.world.org, "sweep", EndHold(hold=HoldId("job")))
+        end = CommandRequest(stage.world.org, "sweep", EndHold(hold=HoldId("job")))
         [ended] = ledger(connection, stage.clock)([end])
         assert isinstance(ended, Answer)
         assert isinstance(ended.outcome, tuple)
@@ -465,7 +465,7 @@ def test_a_job_that_waits_longer_than_its_hold_is_dropped(
             hold=HoldId("short"), account=AccountId("team"), user=UserId("ann"), amount=5,
             ttl=SECOND,
         )  # fmt: skip
-        [held] = ledger(connection, stage.clock)([Ask(stage.world.org, "short", short)])
+        [held] = ledger(connection, stage.clock)([CommandRequest(stage.world.org, "short", short)])
         assert isinstance(held, Answer)
         stage.later(2)
     stage.relay.round()
@@ -494,7 +494,7 @@ def test_a_lease_lasts_longer_when_its_hold_grows(connection: Connection) -> Non
     stage.later(15)
 
     [order] = stage.reports(lease.fence, 35_000).leases
-    assert 20 * SECOND == order.lasts
+    assert 20 * SECOND == order.ttl_us
     sql = "select hold_micros, hold_until, received from queue where pool_id = %s"
     grown = (300_000, T0 + 90 * SECOND, 3)
     assert [grown] == connection.execute(sql, [stage.world.pool]).fetchall()
@@ -744,7 +744,9 @@ def test_a_tenant_cannot_use_the_request_keys_of_the_pools_charges(connection: C
     lease = stage.lease()
     stage.reports(lease.fence, 0)
     [started] = from_pool(connection, stage.world.pool, None, 10)
-    taken = Ask(stage.world.org, key_of(message_of(started), 1), AddUser(user=UserId("eve")))
+    taken = CommandRequest(
+        stage.world.org, key_of(message_of(started), 1), AddUser(user=UserId("eve"))
+    )
     ledger(connection, stage.clock)([taken])
 
     assert [] == stage.jobs.receive([started])

@@ -11,7 +11,7 @@ from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Res
 from bursar.core.ledger.values import CreditKind
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, Refusal
-from bursar.service.ledger.batch import Answer, Ask, Batch
+from bursar.service.ledger.batch import Answer, Batch, CommandRequest
 from bursar.store.sql.connection import Connection
 from tests.support.builders import T0, hours
 from tests.support.databases import connected, migrated, new_org
@@ -31,7 +31,7 @@ class Process:
     def asks(self, connection: Connection, command: Command, now: Instant = T0) -> object:
         """What becomes of a command."""
         batch = Batch(connection, PriceBook(), self.cache, clock=lambda _: now)
-        [answer] = batch.run([Ask(self.org, f"key-{next(KEYS)}", command)])
+        [answer] = batch.run([CommandRequest(self.org, f"key-{next(KEYS)}", command)])
         assert isinstance(answer, Answer)
         self.loads = batch.rounds
         return answer.outcome

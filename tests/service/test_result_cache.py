@@ -18,7 +18,7 @@ from bursar.service.jobs import Answers
 from bursar.service.jobs.cache_followers import PAGE_SIZE, Followers, FollowerWorker
 from bursar.service.jobs.queries import JobQueries
 from bursar.service.jobs.result_cache import Sharing, quoted_now
-from bursar.service.ledger.batch import Answer, Ask, Batch
+from bursar.service.ledger.batch import Answer, Batch, CommandRequest
 from bursar.service.queries.periods import RequestedPeriod
 from bursar.service.queries.statements import PostingLine, Statements
 from bursar.store.jobs.outbox import from_orgs
@@ -38,7 +38,7 @@ ALIKE = "same"
 class Sharers(Stage):
     """An org whose jobs share their results."""
 
-    def sharing(self, job: str, max_age: int = HOUR, **more: Any) -> Ask:
+    def sharing(self, job: str, max_age: int = HOUR, **more: Any) -> CommandRequest:
         """The command that submits a job which shares its result."""
         return self.asked(job, sharing=Sharing(more.pop("alike", ALIKE), max_age), **more)
 
@@ -99,7 +99,9 @@ class Sharers(Stage):
         """Let a result of another cost such a part of what it has cost that one."""
         id = PriceVersionId(f"own {hit_ppm}")
         version = replace(prices(h100=3 * PER_MS, a100=PER_MS), id=id, cache_hit_ppm=hit_ppm)
-        [answer] = self.ask([Ask(self.org, id, SetPrice(version=version, from_now=True))])
+        [answer] = self.ask(
+            [CommandRequest(self.org, id, SetPrice(version=version, from_now=True))]
+        )
         assert isinstance(answer, Answer)
         assert isinstance(answer.outcome, tuple), answer
 
@@ -313,8 +315,8 @@ def test_no_follower_takes_over_in_the_transaction_that_changes_its_hold(stage: 
     righted = RepairGroup(ALIKE, expire=False)
     stage.ask(
         [
-            Ask(stage.org, "more", more, ExtendJob(JobId("b"), 7, 0)),
-            Ask(stage.org, "lead", Lapse(most=1), righted),
+            CommandRequest(stage.org, "more", more, ExtendJob(JobId("b"), 7, 0)),
+            CommandRequest(stage.org, "lead", Lapse(most=1), righted),
         ]
     )
     assert ([], 0) == (stage.messages("b"), righted.count)
@@ -332,7 +334,7 @@ def test_a_follower_expires_with_its_hold(stage: Sharers) -> None:
     stage.ask([ask])
     stage.share("c")
     stage.now += 200 * SECOND
-    stage.ask([Ask(stage.org, "limit", EndHold(hold=HoldId("b")))])
+    stage.ask([CommandRequest(stage.org, "limit", EndHold(hold=HoldId("b")))])
     stage.end("a", Why.FAILED)
     assert ["a", "c"] == stage.sent()
 
@@ -485,9 +487,9 @@ def test_two_processes_end_each_follower_once(stage: Sharers) -> None:
     """Each asks for what it has seen; the hold is settled once, one takes over (L7)."""
     stage.price(PPM)
     stage.share("a", "b", "c")
-    seen: list[Ask] = []
+    seen: list[CommandRequest] = []
 
-    def keep(asks: Sequence[Ask]) -> Answers:
+    def keep(asks: Sequence[CommandRequest]) -> Answers:
         seen.extend(asks)
         return stage.ask(asks)
 
@@ -500,7 +502,7 @@ def test_two_processes_end_each_follower_once(stage: Sharers) -> None:
     stage.end("x", Why.FAILED)
     both = [RepairGroup("other", expire=False) for _ in range(2)]
     stage.ask(
-        [Ask(stage.org, f"lead {n}", Lapse(most=1), note) for n, note in enumerate(both)]
+        [CommandRequest(stage.org, f"lead {n}", Lapse(most=1), note) for n, note in enumerate(both)]
     )  # of one transaction
     assert ([1, 0], ["a", "b", "x", "y"]) == ([note.count for note in both], stage.sent())
     stage.jobs._followers = Followers(stage.connection, keep, stage.clock)
@@ -521,7 +523,7 @@ def test_many_followers_are_ended_page_by_page(stage: Sharers) -> None:
     assert PAGE_SIZE == stage.states(*crowd).count("succeeded")
     batches: list[int] = []
 
-    def count(asks: Sequence[Ask]) -> Answers:
+    def count(asks: Sequence[CommandRequest]) -> Answers:
         batches.append(len(asks))
         return stage.ask(asks)
 
@@ -537,7 +539,7 @@ def test_a_follower_that_cannot_be_ended_delays_no_other(stage: Sharers) -> None
     stage.jobs._followers.of = lambda flights: 0  # type: ignore[method-assign]
     stage.end("a")
 
-    def refuse(asks: Sequence[Ask]) -> Answers:
+    def refuse(asks: Sequence[CommandRequest]) -> Answers:
         return [OSError("not now") for _ in asks]
 
     assert 0 == Followers(stage.connection, refuse, stage.clock).round()
@@ -555,7 +557,7 @@ def test_the_worker_ends_followers(database_url: str, stage: Sharers) -> None:
 
     with connected(database_url) as other:
 
-        def ask(asks: Sequence[Ask]) -> Answers:
+        def ask(asks: Sequence[CommandRequest]) -> Answers:
             return Batch(other, PRICES, {}, stage.clock).run(asks)
 
         with FollowerWorker(

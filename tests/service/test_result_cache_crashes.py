@@ -23,7 +23,7 @@ from bursar.service.jobs import Submission
 from bursar.service.jobs.cache_followers import Followers
 from bursar.service.jobs.result_cache import Sharing
 from bursar.service.ledger.audit import verify
-from bursar.service.ledger.batch import Ask
+from bursar.service.ledger.batch import CommandRequest
 from bursar.store.sql.connection import Connection
 from bursar.store.verify.ledger import problems
 from bursar.store.verify.org_pool_agreement import SEAM_CHECKS
@@ -89,7 +89,9 @@ def world(
         id=PriceVersionId("own"),
         cache_hit_ppm=PRICE_PPM,
     )
-    ledger(connection, clock)([Ask(new.org, "price", SetPrice(version=version, from_now=True))])
+    ledger(connection, clock)(
+        [CommandRequest(new.org, "price", SetPrice(version=version, from_now=True))]
+    )
     return new
 
 

@@ -15,7 +15,7 @@ from bursar.core.ledger.values import BudgetTarget, CreditKind
 from bursar.core.messages import EndClass, Ended, HoldGrew, RanSoFar, Started, Why
 from bursar.service.jobs import Answers
 from bursar.service.jobs.rolling_holds import RollingHoldWorker, TopUps
-from bursar.service.ledger.batch import Ask, Batch
+from bursar.service.ledger.batch import Batch, CommandRequest
 from bursar.store.jobs.outbox import from_orgs
 from bursar.store.sql.connection import Connection
 from tests.service.test_jobs import PRICES, Stage, ended
@@ -95,14 +95,14 @@ def test_a_hold_never_exceeds_the_maximum_cost_of_the_job(stage: Stage) -> None:
 
 def poor(stage: Stage, left: int) -> None:
     """Let the org have no more than so much besides what is held."""
-    stage.ask([Ask(stage.org, "take", RevokeGrant(grant=GrantId("g")))])
+    stage.ask([CommandRequest(stage.org, "take", RevokeGrant(grant=GrantId("g")))])
     issue(stage, left, "rest")
 
 
 def issue(stage: Stage, amount: int, grant: str) -> None:
     account = AccountId("org")
     command = Issue(grant=GrantId(grant), account=account, amount=amount, kind=CreditKind.PAID)
-    stage.ask([Ask(stage.org, f"issue {grant}", command)])
+    stage.ask([CommandRequest(stage.org, f"issue {grant}", command)])
 
 
 def test_the_last_credits_are_used_before_a_job_stops(stage: Stage) -> None:
@@ -128,7 +128,7 @@ def test_the_rest_of_a_budget_is_used_before_a_job_stops(stage: Stage) -> None:
     budget = SetBudget(
         budget=BudgetId("b"), target=target, every=PeriodKind.LIFETIME, limit=limit, hard=True
     )
-    stage.ask([Ask(stage.org, "budget", budget)])
+    stage.ask([CommandRequest(stage.org, "budget", budget)])
     ran(stage, start - MS)
 
     assert 1 == top_ups.round()
@@ -208,7 +208,7 @@ def test_two_processes_top_up_a_hold_once(stage: Stage) -> None:
     """They ask under the same key (L7)."""
     top_ups = rolls(stage)
     ran(stage, held_ms(stage) - MS)
-    seen: list[list[Ask]] = []
+    seen: list[list[CommandRequest]] = []
 
     def keep(asks: Any) -> Any:
         seen.append(list(asks))
@@ -279,7 +279,7 @@ def test_the_worker_tops_up_holds(database_url: str, stage: Stage) -> None:
 
     with connected(database_url) as other:
 
-        def ask(asks: Sequence[Ask]) -> Answers:
+        def ask(asks: Sequence[CommandRequest]) -> Answers:
             return Batch(other, PRICES, {}, stage.clock).run(asks)
 
         def connect() -> Connection:

@@ -30,7 +30,7 @@ from bursar.core.ledger.journal import Journal
 from bursar.core.ledger.values import GrantPolicy
 from bursar.core.refusal import Code, Refusal
 from bursar.service.ledger.audit import rebuild_org, verify
-from bursar.service.ledger.batch import Answer, Ask
+from bursar.service.ledger.batch import Answer, CommandRequest
 from bursar.service.ledger.clock import GuardedClock, running_time
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.queries.balances import LedgerReads
@@ -437,7 +437,7 @@ def test_nothing_is_swept_while_the_clock_is_wrong(
     desk.asks(ask.issue("short", 40, expires=hours(2)))
     began, ahead = running_time(), [0]
     clock = GuardedClock(lambda _: hours(1) + running_time() - began + ahead[0])
-    asked = list[Ask]()
+    asked = list[CommandRequest]()
     with SweepWorker(
         lambda: connected(own_url), asked.extend, interval_s=0.05, term_s=1, clock=clock
     ) as sweeping:

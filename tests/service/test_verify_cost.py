@@ -14,7 +14,7 @@ from bursar.core.ids import NodeId
 from bursar.core.instant import HOUR, Instant
 from bursar.core.scheduling.model.nodes import Node
 from bursar.service.ledger.audit import CHECKS
-from bursar.service.ledger.batch import Ask
+from bursar.service.ledger.batch import CommandRequest
 from bursar.service.workers.sweeper import Sweeper
 from bursar.store.sql.connection import Connection
 from bursar.store.verify.ledger import PLANNER_SETTINGS
@@ -74,11 +74,13 @@ def fill(connection: Connection, clock: Clock, jobs: int) -> None:
             ask.settle(f"hold-{number}", charge=f"settlement-{number}", total=700),
         )
     ]
-    for answer in run([Ask(ORG, f"key-{n}", command) for n, command in enumerate(commands)]):
+    for answer in run(
+        [CommandRequest(ORG, f"key-{n}", command) for n, command in enumerate(commands)]
+    ):
         assert not isinstance(answer, Exception)
         assert isinstance(answer.outcome, tuple), answer
 
-    def sweep(asks: Sequence[Ask]) -> None:
+    def sweep(asks: Sequence[CommandRequest]) -> None:
         run(asks)
 
     Sweeper(connection, sweep, clock=clock).sweep_orgs([ORG])

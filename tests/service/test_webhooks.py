@@ -28,7 +28,7 @@ from bursar.core.ledger.values import Setting
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Refusal
 from bursar.service.ledger.audit import rebuild_org, verify
-from bursar.service.ledger.batch import Answer, Ask, Batch
+from bursar.service.ledger.batch import Answer, Batch, CommandRequest
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.secrets import Secret
 from bursar.service.webhooks import alerts
@@ -367,7 +367,10 @@ def test_webhooks_of_two_orgs_are_read_together_and_get_their_own_events(
     asked: dict[str, WebhookCursor] = {}
     for users in (1, 2):
         org = new_org(connection)
-        added = [Ask(org, f"k{one}", AddUser(user=UserId(f"{org}-{one}"))) for one in range(users)]
+        added = [
+            CommandRequest(org, f"k{one}", AddUser(user=UserId(f"{org}-{one}")))
+            for one in range(users)
+        ]
         Batch(connection, PriceBook(), {}).run(added)
         asked[org] = WebhookCursor(org, "w", 0, 0, None, 2)
 
@@ -767,7 +770,7 @@ def test_many_grants_near_their_expiry_raise_alerts_page_by_page(
     world.alerter.check_all()
     asked: list[int] = []
 
-    def decided(commands: Sequence[Ask]) -> set[str]:
+    def decided(commands: Sequence[CommandRequest]) -> set[str]:
         asked.append(len(commands))
         return world.decided(commands)
 

@@ -159,7 +159,7 @@ def test_full_queue_refuses_only_its_own_org() -> None:
     assert [Fate.DONE] * 3 + [Fate.TURNED] * 2 == [life(engine, f"j{n}").fate for n in range(5)]
     assert Fate.DONE is life(engine, "other").fate
     told = report(engine)
-    assert {"queue_full": 2} == told["tiers"]["paid"]["turned_away"]
+    assert {"queue_full": 2} == told["tiers"]["paid"]["rejected"]
     assert 2 == told["jobs"]["turned"]
     assert [] == problems(engine)
 
@@ -173,7 +173,7 @@ def test_rate_limited_job_is_submitted_again_after_retry_after() -> None:
     assert (Fate.DONE, 2) == (third.fate, third.tries)
     assert third.first_started_at is not None
     assert 30 * SECOND <= third.first_started_at - T0 < 31 * SECOND
-    assert {"too_fast": 1} == report(engine)["tiers"]["paid"]["turned_away"]
+    assert {"too_fast": 1} == report(engine)["tiers"]["paid"]["rejected"]
 
 
 def test_job_without_retries_is_refused_for_good() -> None:
@@ -187,7 +187,7 @@ def test_job_that_never_fits_is_refused_at_submission() -> None:
     engine = lived(work("huge", gpus=16), work("one"), admission=Admission())
 
     assert Fate.TURNED is life(engine, "huge").fate
-    assert {"exceeds_ceiling": 1} == report(engine)["tiers"]["paid"]["turned_away"]
+    assert {"exceeds_ceiling": 1} == report(engine)["tiers"]["paid"]["rejected"]
     assert ["acme"] == list(engine.purse.accounts)
     assert [] == problems(engine)
 
@@ -201,7 +201,7 @@ def test_late_starts_refuse_the_lowest_tier() -> None:
 
     assert Fate.TURNED is life(engine, "late").fate
     assert Fate.DONE is life(engine, "rich").fate
-    assert {"overloaded": 1} == report(engine)["tiers"]["free"]["turned_away"]
+    assert {"overloaded": 1} == report(engine)["tiers"]["free"]["rejected"]
 
 
 def test_tier_without_limits_refuses_nothing() -> None:

@@ -57,7 +57,7 @@ def test_little_is_wasted_and_the_pool_is_full(told: dict[str, Any]) -> None:
 
 def test_lower_tiers_are_refused_more_often(told: dict[str, Any]) -> None:
     parts = {
-        name: sum(tier["turned_away"].values()) / (tier["jobs"] + sum(tier["turned_away"].values()))
+        name: sum(tier["rejected"].values()) / (tier["jobs"] + sum(tier["rejected"].values()))
         for name, tier in told["tiers"].items()
     }
 

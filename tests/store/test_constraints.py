@@ -7,7 +7,7 @@ from bursar.core.ids import AccountId, GrantId
 from bursar.core.ledger.commands import AddAccount, Issue
 from bursar.core.ledger.values import CreditKind
 from bursar.core.pricing import PriceBook
-from bursar.service.ledger.batch import Ask, Batch
+from bursar.service.ledger.batch import Batch, CommandRequest
 from bursar.store.sql.connection import Connection
 from tests.support.databases import new_org
 
@@ -89,6 +89,6 @@ def issued(connection: Connection) -> str:
     grant = Issue(
         grant=GrantId("g"), account=account, amount=5, kind=CreditKind.PAID, external_ref="payment"
     )
-    asked = [Ask(org, "k1", AddAccount(account=account, parent=None, name="o"))]
-    Batch(connection, PriceBook(), {}).run([*asked, Ask(org, "k2", grant)])
+    asked = [CommandRequest(org, "k1", AddAccount(account=account, parent=None, name="o"))]
+    Batch(connection, PriceBook(), {}).run([*asked, CommandRequest(org, "k2", grant)])
     return org

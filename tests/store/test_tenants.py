@@ -13,7 +13,7 @@ from bursar.core.pricing import PriceBook
 from bursar.core.quota_slices import Slice
 from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.service.keys import DEPLOYMENT
-from bursar.service.ledger.batch import Ask, Batch
+from bursar.service.ledger.batch import Batch, CommandRequest
 from bursar.service.org_setup import begin_books
 from bursar.service.pools.logs import Part, keep_log
 from bursar.store.ledger.loader import lock_orgs
@@ -55,8 +55,8 @@ def opened(connection: Connection) -> str:
     org = new_org(connection)
     Batch(connection, PriceBook(), {}).run(
         [
-            Ask(org, "k1", AddAccount(account=AccountId("org"), parent=None, name="o")),
-            Ask(org, "k2", AddUser(user=UserId("ann"))),
+            CommandRequest(org, "k1", AddAccount(account=AccountId("org"), parent=None, name="o")),
+            CommandRequest(org, "k2", AddUser(user=UserId("ann"))),
         ]
     )
     return org
@@ -136,7 +136,9 @@ def test_only_the_row_of_the_deployments_own_org_is_visible(
 ) -> None:
     """The row has the prices of every org; it is not locked or changed with another's rights."""
     begin_books(connection, DEPLOYMENT)
-    Batch(connection, PriceBook(), {}).run([Ask(DEPLOYMENT, "u", AddUser(user=UserId("ann")))])
+    Batch(connection, PriceBook(), {}).run(
+        [CommandRequest(DEPLOYMENT, "u", AddUser(user=UserId("ann")))]
+    )
     row, locked = "select 1 from orgs where org_id = %s", " for update"
 
     with at_work(connection, opened(connection)):

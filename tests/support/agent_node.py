@@ -29,7 +29,7 @@ def order(fence: int, *command: str, gpus: tuple[int, ...] = (0,), **program: An
     """A lease of a job that runs a command."""
     return LeaseOrder(
         fence=fence, org="acme", job=JobId("job"), attempt=fence, piece=Piece(N1, gpus, 1),
-        lasts=MINUTE, run_ms_max=600_000, nodes=(N1,),
+        ttl_us=MINUTE, run_ms_max=600_000, nodes=(N1,),
         program=Program(command=command, **program),
     )  # fmt: skip
 

@@ -92,8 +92,11 @@ class RealPool:
                 self._news.wait(wait_ms / 1_000)
             with self.now() as trial:
                 machine = trial.pool.machines[told.node]
-                if (machine.boot, machine.n) == (told.boot, told.n):  # it has said nothing since
-                    trial.pool.machines[told.node] = replace(machine, n=told.n - 1)
+                if (machine.boot, machine.n) == (
+                    told.boot,
+                    told.number,
+                ):  # it has said nothing since
+                    trial.pool.machines[told.node] = replace(machine, n=told.number - 1)
                     return self._heard(told)
         return orders
 

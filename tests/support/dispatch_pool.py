@@ -112,7 +112,7 @@ class Trial:
         self._n += 1
         number = self._n if n is None else n
         told = NodeReport(
-            node=node, boot=boot, n=number, at=self.now, answered_at=None, readings=readings
+            node=node, boot=boot, number=number, at=self.now, answered_at=None, readings=readings
         )
         work = self.work()
         orders = receive_report(work, told)

@@ -208,7 +208,7 @@ class JobTrial:
 
     def submit_array(self, count: int = 3, at_once: int = 2, **more: Any) -> None:
         """Submit an array, of which no element has begun yet."""
-        hold = {"lots": count, "at_once": at_once}
+        hold = {"element_count": count, "at_once": at_once}
         assert not isinstance(self.submit(ARRAY, hold=hold, **more), Refusal)
 
     def advance(self) -> Outcome:

@@ -28,7 +28,7 @@ from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Set
 from bursar.core.ledger.values import CreditKind, OrgPolicy
 from bursar.core.pricing import PriceBook
 from bursar.service.ledger.audit import rebuild_org, verify
-from bursar.service.ledger.batch import Ask, Batch
+from bursar.service.ledger.batch import Batch, CommandRequest
 from bursar.store.database import Database
 from bursar.store.sql.codec import command_of, refusal_of
 from bursar.store.sql.connection import Connection
@@ -55,7 +55,9 @@ def begin(connection: Connection, org: str) -> None:
             for one, kind in enumerate((CreditKind.PROMO, CreditKind.GRANT, CreditKind.PAID))
         ),
     ]
-    asks = [Ask(org, f"begin-{place}", command) for place, command in enumerate(commands)]
+    asks = [
+        CommandRequest(org, f"begin-{place}", command) for place, command in enumerate(commands)
+    ]
     Batch(connection, PriceBook(), {}).run(asks)
 
 

@@ -13,7 +13,7 @@ from bursar.core.ledger.events import Event
 from bursar.core.ledger.values import CreditKind
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Refusal
-from bursar.service.ledger.batch import Answer, Ask, Batch
+from bursar.service.ledger.batch import Answer, Batch, CommandRequest
 from bursar.store.ledger.mappings import TABLE_MAPPINGS
 from bursar.store.ledger.mappings.holds import DRAWS, draw_values
 from bursar.store.sql.connection import Connection
@@ -34,7 +34,9 @@ ORG, ANN = AccountId("org"), UserId("ann")
 class Blind(Batch):
     """A batch without prefetch: it loads rows when a command needs them."""
 
-    def _prefetch(self, asks: Sequence[Ask], books: dict[str, Books], now: Instant) -> None:
+    def _prefetch(
+        self, asks: Sequence[CommandRequest], books: dict[str, Books], now: Instant
+    ) -> None:
         """Load nothing."""
 
 
@@ -60,10 +62,10 @@ class Desk:
 
     def asks(self, *commands: Command, now: Instant = T0, key: str = "") -> list[Answer]:
         """The answers to commands in one batch."""
-        asks: list[Ask] = []
+        asks: list[CommandRequest] = []
         for command in commands:
             self._keys += 1
-            asks.append(Ask(self.org, key or f"key-{self._keys}", command))
+            asks.append(CommandRequest(self.org, key or f"key-{self._keys}", command))
         if self.forgets:
             self.cache.clear()
         kind = Blind if self.blind else Batch

@@ -32,7 +32,7 @@ from bursar.core.scheduling.model.nodes import Node
 from bursar.core.scheduling.model.policy import PAID, PoolPolicy
 from bursar.core.scheduling.plan import carry_out
 from bursar.service.jobs import Answers, Jobs, RunAsks, Submission
-from bursar.service.ledger.batch import Ask, Batch
+from bursar.service.ledger.batch import Batch, CommandRequest
 from bursar.service.pools.pool import NullListener, PoolHandle, PoolReplica, pool_on_connection
 from bursar.service.workers.relay import Relay
 from bursar.store.ledger.writer import create_org
@@ -172,7 +172,10 @@ class World:
                 grant=GrantId("g"), account=AccountId("org"), amount=ISSUED, kind=CreditKind.PAID
             ),
         ]
-        asks = [Ask(self.org, f"first-{place}", command) for place, command in enumerate(first)]
+        asks = [
+            CommandRequest(self.org, f"first-{place}", command)
+            for place, command in enumerate(first)
+        ]
         for answer in ledger(connection, self.clock)(asks):
             assert not isinstance(answer, Exception)
             assert isinstance(answer.outcome, tuple), answer
@@ -201,7 +204,7 @@ def ledger(connection: Connection, clock: Callable[[Connection], Instant]) -> Ru
     """A ledger that runs what it is asked in one batch, on this connection."""
     cache: dict[str, Books] = {}
 
-    def ask(asks: Sequence[Ask]) -> Answers:
+    def ask(asks: Sequence[CommandRequest]) -> Answers:
         return Batch(connection, PRICES, cache, clock).run(asks)
 
     return ask
@@ -274,7 +277,7 @@ class Driver:
     def report(self, node: NodeId, *readings: Reading) -> LeaseOrders:
         """A node's next report, and its answer."""
         n = self.pool.look(lambda pool: pool.machines[node].n) + 1
-        told = NodeReport(node=node, boot=1, n=n, at=0, answered_at=None, readings=readings)
+        told = NodeReport(node=node, boot=1, number=n, at=0, answered_at=None, readings=readings)
         orders = self.pool.report(told).result()
         assert orders is not None
         return orders

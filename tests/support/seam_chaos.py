@@ -15,7 +15,7 @@ from bursar.core.money import usage_price
 from bursar.core.refusal import Refusal
 from bursar.service.jobs import Answers, Jobs, Submission
 from bursar.service.jobs.corrections import correction_request
-from bursar.service.ledger.batch import Answer, Ask, Batch
+from bursar.service.ledger.batch import Answer, Batch, CommandRequest
 from bursar.sim.faults import org as org_side
 from bursar.sim.faults.clients import PRICES, RATE, ClientCall
 from bursar.sim.faults.org import SimulatedOrg
@@ -51,7 +51,7 @@ class Orgs:
             self._ask(org.id, key, reply.command)
 
     def _ask(self, org: str, key: str, command: Any) -> Answer:
-        [answer] = self.ask([Ask(org, key, command)])
+        [answer] = self.ask([CommandRequest(org, key, command)])
         assert isinstance(answer, Answer), answer
         return answer
 

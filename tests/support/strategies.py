@@ -461,7 +461,7 @@ class Author:
             run_ms=run_ms,
             context=context,
             for_job=for_job,
-            lots=lots,
+            element_count=lots,
             at_once=self.random.randint(1, lots) if lots and self.chance(50) else None,
         )
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from bursar.core.instant import Instant
-from bursar.service.ledger.batch import Ask, Batch
+from bursar.service.ledger.batch import Batch, CommandRequest
 from bursar.service.workers.sweeper import Sweeper, SweepResult
 from tests.support.org_desk import Desk
 
@@ -16,7 +16,7 @@ def sweep(desk: Desk, now: Instant) -> SweepResult:
 def sweeper(desk: Desk, now: Instant) -> Sweeper:
     """A sweeper whose clock stands still."""
 
-    def asks(commands: Sequence[Ask]) -> None:
+    def asks(commands: Sequence[CommandRequest]) -> None:
         Batch(desk.connection, desk.prices, desk.cache, clock=lambda _: now).run(commands)
 
     return Sweeper(desk.connection, asks, clock=lambda _: now)

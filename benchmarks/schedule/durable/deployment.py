@@ -137,7 +137,7 @@ class Deployment:
     def _submit(self, job: Job, done: Callable[[], None]) -> None:
         org = job.path[1]
         ask = submission_request(org, f"submit-{job.id}", make_submission(job))
-        self.ledger.tell(_SubmissionAnswer(self, org, done), ask)
+        self.ledger.enqueue(_SubmissionAnswer(self, org, done), ask)
 
     # Progress
 

@@ -119,7 +119,7 @@ class AgentLoop:
             self._on_change()
         self._in_flight += 1
         self._long_polls += may_wait
-        sent = _SentReport(node_report.n, may_wait)
+        sent = _SentReport(node_report.number, may_wait)
         threading.Thread(target=self._exchange, args=(node_report, sent), daemon=True).start()
 
     def _exchange(self, node_report: NodeReport, sent: _SentReport) -> None:

@@ -14,7 +14,7 @@ from bursar.api.response_headers import RawHeaders
 from bursar.core.ledger.commands import Command
 from bursar.core.refusal import Code, Refusal
 from bursar.service.keys import DEPLOYMENT
-from bursar.service.ledger.batch import Answer, Ask
+from bursar.service.ledger.batch import Answer, CommandRequest
 from bursar.service.org_setup import org_user
 from bursar.service.queries.entities import Entities
 from bursar.wire.fields import IdFactory, WireModel
@@ -99,13 +99,15 @@ async def run_command(
     generated_fields: tuple[str, ...] = (),
 ) -> Answer:
     """Run a command, and return the ledger's answer."""
-    return await submit(service, Ask(org, key, command, None, generated_fields, caller.id))
+    return await submit(
+        service, CommandRequest(org, key, command, None, generated_fields, caller.id)
+    )
 
 
-async def submit(service: Service, ask: Ask) -> Answer:
+async def submit(service: Service, ask: CommandRequest) -> Answer:
     """Run a command together with the rows that are written beside it."""
     awaited = service.loop_bridge.expect()
-    service.ledger.tell(awaited, ask)
+    service.ledger.enqueue(awaited, ask)
     answer: Answer = await awaited.future
     return answer
 

@@ -22,11 +22,11 @@ class Admission:
         check_int("retries", self.retries, 0, 1_000)
 
 
-class Door:
+class AdmissionGate:
     """Admission control: checks each submission before it may wait."""
 
     def __init__(self, admission: Admission, policy: PoolPolicy) -> None:
-        self.turned: dict[tuple[str, str], int] = {}  # submissions by tier and code
+        self.rejected: dict[tuple[str, str], int] = {}  # submissions by tier and code
         self._admission = admission
         self._policy = policy
         self._tiers = {tier.name: tier for tier in policy.tiers}
@@ -43,7 +43,7 @@ class Door:
         self._buckets[org] = answer.bucket
         if isinstance(answer, Rejected):
             key = tier, answer.code.value
-            self.turned[key] = self.turned.get(key, 0) + 1
+            self.rejected[key] = self.rejected.get(key, 0) + 1
         return answer
 
     def again(self, answer: Rejected, tries: int) -> int | None:

@@ -24,7 +24,7 @@ from bursar.core.scheduling.model.job_mix import JobMix
 from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.value import replace
-from bursar.sim.admission import Door
+from bursar.sim.admission import AdmissionGate
 from bursar.sim.job_runs import Fate, JobRun
 from bursar.sim.nodes import SimulatedNodes
 from bursar.sim.policies import Scheduler
@@ -56,7 +56,9 @@ class Engine:
         self.now = world.begins_at
         self.cluster = Cluster(world.policy, self.now)
         self.purse = TenantLedgers(world.prices, dict(world.credits), self.now)
-        self.door = None if world.admission is None else Door(world.admission, world.policy)
+        self.admission_gate = (
+            None if world.admission is None else AdmissionGate(world.admission, world.policy)
+        )
         self.lives: dict[JobId, JobRun] = {}
         self.stretches: list[GpuStretch] = []
         self.rounds = 0
@@ -162,13 +164,13 @@ class Engine:
 
     def _let_in(self, life: JobRun) -> bool:
         """Whether admission control lets a job in. A rejected job may retry later."""
-        if self.door is None:
+        if self.admission_gate is None:
             return True
         life.tries += 1
-        answer = self.door.ask(life.job, self.cluster, self.now)
+        answer = self.admission_gate.ask(life.job, self.cluster, self.now)
         if not isinstance(answer, Rejected):
             return True
-        again = self.door.again(answer, life.tries)
+        again = self.admission_gate.again(answer, life.tries)
         if again is None:
             self._turn_away(life, Fate.TURNED)
         else:

@@ -51,7 +51,7 @@ def report(engine: Engine) -> dict[str, Any]:
                 **_figures(of),
                 **_promises(of, tier, longest),
                 **_floor(floor_by_tier.get(tier.name)),
-                "turned_away": _turned(engine, tier.name),
+                "rejected": _rejected(engine, tier.name),
                 "delays_s": _spread(_delays(of)),
             }
             for tier, of in _by_tier(engine, seen)
@@ -218,10 +218,10 @@ def _fairness(seen: list[JobOutcome]) -> dict[str, float]:
     }
 
 
-def _turned(engine: Engine, tier: str) -> dict[str, int]:
+def _rejected(engine: Engine, tier: str) -> dict[str, int]:
     """Rejected submissions, by code."""
-    turned = engine.door.turned if engine.door else {}
-    return {code: count for (whose, code), count in sorted(turned.items()) if whose == tier}
+    rejected = engine.admission_gate.rejected if engine.admission_gate else {}
+    return {code: count for (whose, code), count in sorted(rejected.items()) if whose == tier}
 
 
 def _provisioning(engine: Engine) -> dict[str, float | int]:

@@ -153,7 +153,7 @@ class ReportRequest(WireModel):
         return core.NodeReport(
             node=NodeId(node),
             boot=self.boot,
-            n=self.number,
+            number=self.number,
             at=self.at_us,
             answered_at=self.last_response_us,
             readings=tuple(reading.to_core() for reading in self.readings),
@@ -164,7 +164,7 @@ class ReportRequest(WireModel):
         """Build the response from the core's report."""
         return cls(
             boot=report.boot,
-            number=report.n,
+            number=report.number,
             at_us=report.at,
             last_response_us=report.answered_at,
             readings=[NodeReading.from_core(reading) for reading in report.readings],
@@ -250,7 +250,7 @@ class LeaseOrder(WireModel):
             job=JobId(self.job),
             attempt=self.attempt,
             piece=self.piece.to_core(node),
-            lasts=self.ttl_us,
+            ttl_us=self.ttl_us,
             run_ms_max=self.run_ms_max,
             program=self.program.to_core(),
             nodes=tuple(NodeId(name) for name in self.nodes),
@@ -266,7 +266,7 @@ class LeaseOrder(WireModel):
             job=order.job,
             attempt=order.attempt,
             piece=LeasePiece.from_core(order.piece),
-            ttl_us=order.lasts,
+            ttl_us=order.ttl_us,
             run_ms_max=order.run_ms_max,
             program=LeaseProgram.from_core(order.program),
             nodes=list(order.nodes),
@@ -287,7 +287,7 @@ class LeaseOrders(WireModel):
         return core.LeaseOrders(
             node=node,
             boot=self.boot,
-            n=self.number,
+            number=self.number,
             at=self.at_us,
             leases=tuple(lease.to_core(node) for lease in self.leases),
         )
@@ -297,7 +297,7 @@ class LeaseOrders(WireModel):
         """Build the response from the core's orders."""
         return cls(
             boot=orders.boot,
-            number=orders.n,
+            number=orders.number,
             at_us=orders.at,
             leases=[LeaseOrder.from_core(lease) for lease in orders.leases],
         )

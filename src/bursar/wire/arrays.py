@@ -24,7 +24,7 @@ class Array(WireModel):
     ] = None
 
     @property
-    def together(self) -> int:
+    def elements_at_once(self) -> int:
         """Maximum number of elements in the pool at a time."""
         return min(self.count, self.at_once or AT_ONCE_MAX)
 

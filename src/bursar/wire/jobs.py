@@ -229,10 +229,10 @@ class JobRequest(WireModel):
             context=self.context(job),
             capped_key=None if capped_key is None else UserId(capped_key),
             for_job=True,
-            most=self.max_cost_micros,
-            about=self.digest,
-            lots=None if self.array is None else self.array.count,
-            at_once=None if self.array is None else self.array.together,
+            max_cost=self.max_cost_micros,
+            request_digest=self.digest,
+            element_count=None if self.array is None else self.array.count,
+            at_once=None if self.array is None else self.array.elements_at_once,
         )
 
     def context(self, job: str) -> core.Context:
@@ -396,7 +396,9 @@ class JobQuote(WireModel):
     ) -> Self:
         """Build the response from the core's quote."""
         milli, rates = request.gpus.milli, [rate for _, rate in quote.rates]
-        times, at_once = (request.array.count, request.array.together) if request.array else (1, 1)
+        times, at_once = (
+            (request.array.count, request.array.elements_at_once) if request.array else (1, 1)
+        )
         return cls.model_construct(
             held_micros=quote.held,
             likely_micros=quote.likely,

@@ -38,7 +38,7 @@ def order(
 ) -> LeaseOrder:
     return LeaseOrder(
         fence=fence, org="acme", job=JobId(f"job{fence}"), attempt=1,
-        piece=Piece(NODE, gpus or (0,), 1), lasts=lasts, run_ms_max=run_ms, stop=stop,
+        piece=Piece(NODE, gpus or (0,), 1), ttl_us=lasts, run_ms_max=run_ms, stop=stop,
         program=Program(), nodes=(NODE,),
     )  # fmt: skip
 
@@ -56,7 +56,9 @@ class Node:
 
     def hear(self, *leases: LeaseOrder, n: int | None = None, boot: int = 1) -> list[Action]:
         answered = self.agent.n if n is None else n
-        orders = LeaseOrders(node=NODE, boot=boot, n=answered, at=10**15 + answered, leases=leases)
+        orders = LeaseOrders(
+            node=NODE, boot=boot, number=answered, at=10**15 + answered, leases=leases
+        )
         return rules.follow_orders(self.agent, orders, self.table, self.now)
 
     def told(self, *leases: LeaseOrder, takes: int = 0) -> list[Action]:
@@ -79,7 +81,7 @@ def test_a_report_says_all_that_the_node_knows() -> None:
     node.now = 5
     told = node.report()
 
-    assert (1, 1, 5, None) == (told.boot, told.n, told.at, told.answered_at)
+    assert (1, 1, 5, None) == (told.boot, told.number, told.at, told.answered_at)
     assert (
         Reading(fence=1, run_ms=9, exit=Exit.DONE, exit_code=0, result="[]"),
         Reading(fence=2, run_ms=7, saved_ms=3),

@@ -111,7 +111,7 @@ def test_leases_that_a_transaction_gives_are_found_on_their_nodes() -> None:
 def test_answer_is_news_until_the_node_reports_that_it_carries_it_out() -> None:
     """An earlier answer with the same orders may be lost: the next one does not wait (M5)."""
     trial = running()
-    report = NodeReport(node=N1, boot=1, n=9, at=0, answered_at=None, readings=(ran(5_000),))
+    report = NodeReport(node=N1, boot=1, number=9, at=0, answered_at=None, readings=(ran(5_000),))
     trial.post(Withdraw(), 2)
     orders = trial.report(ran(5_000))
     assert orders is not None

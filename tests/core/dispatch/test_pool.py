@@ -294,7 +294,12 @@ def test_a_report_renews_and_is_answered_with_all_leases() -> None:
     trial.pass_by(5 * SECOND)
     [order] = trial.orders()
 
-    assert (1, LEASE_TTL, 60_000, False) == (order.fence, order.lasts, order.run_ms_max, order.stop)
+    assert (1, LEASE_TTL, 60_000, False) == (
+        order.fence,
+        order.ttl_us,
+        order.run_ms_max,
+        order.stop,
+    )
     assert trial.now + LEASE_TTL == trial.lease().parts[0].until
     assert () == trial.orders(node=N2)
 
@@ -363,7 +368,7 @@ def test_a_lease_does_not_outlive_its_hold() -> None:
     trial = running(hold_until=T0 + 12 * SECOND)
     [order] = trial.orders()
 
-    assert 7 * SECOND == order.lasts
+    assert 7 * SECOND == order.ttl_us
 
 
 def test_what_is_not_started_in_time_is_lost() -> None:
@@ -1011,7 +1016,7 @@ def _beats(trial: Trial, rate: int, boot: int = 1) -> PoolNode:
     began = trial.now
     for n in range(100, 120):
         at = (trial.now - began) * rate // 100
-        told = NodeReport(node=N1, boot=boot, n=n, at=at, answered_at=trial.now)
+        told = NodeReport(node=N1, boot=boot, number=n, at=at, answered_at=trial.now)
         work = trial.work()
         receive_report(work, told)
         work.commit()

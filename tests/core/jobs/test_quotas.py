@@ -161,8 +161,8 @@ def test_an_array_needs_room_for_all_of_its_elements() -> None:
     trial.org.waiting = 1
     limit = quota(jobs_queued_max=3)
 
-    assert exceeded("jobs_queued_max", 3, 1) == check(limit, trial=trial, lots=3)
-    assert check(limit, trial=trial, lots=2) is None
+    assert exceeded("jobs_queued_max", 3, 1) == check(limit, trial=trial, element_count=3)
+    assert check(limit, trial=trial, element_count=2) is None
 
 
 def test_jobs_of_the_same_transaction_are_counted() -> None:

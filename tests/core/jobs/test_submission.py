@@ -238,7 +238,7 @@ def test_an_array_has_one_hold_and_sends_nothing_yet() -> None:
 
 def test_all_elements_of_an_array_may_run_at_once_unless_it_says_how_many() -> None:
     trial = JobTrial()
-    trial.submit(ARRAY, hold={"lots": 3})
+    trial.submit(ARRAY, hold={"element_count": 3})
 
     assert 3 == trial.array().at_once
 

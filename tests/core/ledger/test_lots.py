@@ -31,10 +31,12 @@ A = HoldId("a")
 LOT = 5_000  # a second on the dearer type
 
 
-def asking(org: Org, lots: int | None = None, at_once: int | None = None, **more: Any) -> Reserve:
+def asking(
+    org: Org, element_count: int | None = None, at_once: int | None = None, **more: Any
+) -> Reserve:
     """An array of a second for each element, if not told otherwise."""
     words = {"run_ms": 1_000, "context": gpus("h100", "a100", job="a"), **more}
-    return replace(org.asking("a", **words), lots=lots, at_once=at_once)
+    return replace(org.asking("a", **words), element_count=element_count, at_once=at_once)
 
 
 def array(lots: int = 3, **more: Any) -> Org:
@@ -286,17 +288,17 @@ def _quoted(org: Org, asked: Reserve, likely_ms: int | None) -> tuple[int, int]:
 @pytest.mark.parametrize(
     "more",
     [
-        {"lots": 0},
-        {"lots": 2, "at_once": 3},
-        {"lots": 2, "at_once": 0},
+        {"element_count": 0},
+        {"element_count": 2, "at_once": 3},
+        {"element_count": 2, "at_once": 0},
         {"at_once": 1},
-        {"lots": 2, "for_job": False},
-        {"lots": 2, "run_ms": None, "amount": 5},
+        {"element_count": 2, "for_job": False},
+        {"element_count": 2, "run_ms": None, "amount": 5},
     ],
 )
 def test_lots_make_sense_or_cannot_be_asked_for(more: dict[str, Any]) -> None:
     """They are a job's, and of a run time."""
-    with pytest.raises(ValueError, match=r"lots|at_once"):
+    with pytest.raises(ValueError, match=r"element_count|at_once"):
         asking(Org(RATES), **more)
 
 

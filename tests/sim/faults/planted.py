@@ -192,7 +192,7 @@ BUGS = {
         "actions.append(Run", "IS6",
     ),
     "an agent relies on all of a lease and more": Bug(
-        agent, "safe_span", "- lasts * DRIFT_PPM // 1_000_000 - KILL_SPAN", "* 2", "IS7"
+        agent, "safe_span", "- ttl_us * DRIFT_PPM // 1_000_000 - KILL_SPAN", "* 2", "IS7"
     ),
     "an agent starts beside what is being ended": Bug(
         agent, "_is_free", "return not any(", "return True or any(", "IS1", FROZEN,

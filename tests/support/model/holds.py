@@ -53,10 +53,10 @@ class HoldRules(DebtRules, BudgetRules, PriceRules):
             touched_at=self.now,
             by_time=ask.run_ms is not None,
             for_job=ask.for_job,
-            array=ask.lots is not None,
-            lots=ask.lots or 0,
-            at_once=ask.at_once or ask.lots or 1,
-            lot=open // ask.lots if ask.lots else 0,
+            array=ask.element_count is not None,
+            lots=ask.element_count or 0,
+            at_once=ask.at_once or ask.element_count or 1,
+            lot=open // ask.element_count if ask.element_count else 0,
         )
         if not hold.metered:
             hold.rate = 0
@@ -95,7 +95,7 @@ class HoldRules(DebtRules, BudgetRules, PriceRules):
         def cost(types: Iterable[str]) -> int:
             assert ask.run_ms is not None
             dearest = max(known[gpu_type] for gpu_type in types)
-            return price(dearest, ask.context.milli_gpus, ask.run_ms) * (ask.lots or 1)
+            return price(dearest, ask.context.milli_gpus, ask.run_ms) * (ask.element_count or 1)
 
         if ask.amount is not None:
             too_large = ask.amount > LARGEST

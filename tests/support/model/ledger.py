@@ -145,7 +145,9 @@ class Model(CorrectionRules, GrantRules, SettingRules):
             return [*codes, Code.PRICE_UNKNOWN]
         else:
             cheapest = self._cheapest(known)
-            cost = price(known[cheapest], ask.context.milli_gpus, ask.run_ms) * (ask.lots or 1)
+            cost = price(known[cheapest], ask.context.milli_gpus, ask.run_ms) * (
+                ask.element_count or 1
+            )
             hold = self._opened(ask, (cheapest,), {cheapest: known[cheapest]}, cost)
         hold.id = ""  # a new hold, even if a hold of that id exists
         if hold.open > LARGEST:

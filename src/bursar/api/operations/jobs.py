@@ -77,8 +77,8 @@ _FIELD_NAMES: Final = {
     "user": "user_id",
     "run_ms": "max_run_seconds",
     "context": "gpus",
-    "most": "max_cost_micros",
-    "about": "command",
+    "max_cost": "max_cost_micros",
+    "request_digest": "command",
 }
 
 
@@ -142,7 +142,7 @@ async def submit_job(call: Call, body: wire.JobRequest) -> Response:
             body.pool,
             spec,
             body.run_ms,
-            1 if body.array is None else body.array.together,
+            1 if body.array is None else body.array.elements_at_once,
             dry=body.dry_run,
         ),
     )
@@ -267,10 +267,10 @@ async def _key_reused(
     assert isinstance(answer.outcome, Refusal)
     first = await service.read(lambda reader: first_command(reader, org, key))
     field = "operation"
-    if isinstance(first, Reserve) and first.about is not None:
+    if isinstance(first, Reserve) and first.request_digest is not None:
         field = _FIELD_NAMES.get(answer.outcome.figures["field"], "command")
         if field != "id":
-            field = wire.first_difference(first.about, body.digest) or field
+            field = wire.first_difference(first.request_digest, body.digest) or field
     document = problem_from_refusal(Refusal(Code.KEY_REUSED, {"key": key, "field": field}))
     return problem_response(document, {"Bursar-Event": f"{org}:{answer.number}"})
 

@@ -7,7 +7,7 @@ agent is dead, stopped or cut off, and an agent that is started again looks afte
 
 An order counts from when the report was sent that it answers. The pool renewed the lease after
 that, so it ends there later than here, however long the messages took; a part of the span is
-left off for a clock that runs too slowly. A process ends at `sent + lasts · (1 − 1 %) − KILL`.
+left off for a clock that runs too slowly. A process ends at `sent + ttl · (1 − 1 %) − KILL`.
 
 A fence is written to disk before its process is started, and nothing is started whose fence is not
 larger: each attempt starts once at most. If an agent is asked for one that it has begun before and
@@ -126,7 +126,7 @@ def make_report(agent: Agent, table: ProcessTable, now: Instant) -> NodeReport:
     return NodeReport(
         node=agent.node,
         boot=agent.boot,
-        n=agent.n,
+        number=agent.n,
         at=now,
         answered_at=agent.answered_at,
         readings=(*readings, *absent),
@@ -151,16 +151,20 @@ def follow_orders(
     agent: Agent, orders: LeaseOrders, table: ProcessTable, now: Instant
 ) -> list[Action]:
     """Follow the answer to a report, unless it is an old one; what is to be done, in order."""
-    if orders.boot != agent.boot or orders.n <= agent.answered or orders.n not in agent.sent:
+    if (
+        orders.boot != agent.boot
+        or orders.number <= agent.answered
+        or orders.number not in agent.sent
+    ):
         return []
-    sent_at, reported_ends = agent.sent[orders.n]
-    agent.answered, agent.answered_at = orders.n, orders.at
-    agent.sent = {n: report for n, report in agent.sent.items() if n > orders.n}
+    sent_at, reported_ends = agent.sent[orders.number]
+    agent.answered, agent.answered_at = orders.number, orders.at
+    agent.sent = {n: report for n, report in agent.sent.items() if n > orders.number}
     leased = {order.fence for order in orders.leases}
     agent.absent = {fence: how for fence, how in agent.absent.items() if fence in leased}
     actions = _end_unleased(table, leased, reported_ends)
     for order in sorted(orders.leases, key=lambda order: order.fence):
-        until = sent_at + safe_span(order.lasts)
+        until = sent_at + safe_span(order.ttl_us)
         process = table.get(order.fence)
         if process is not None:
             actions += _renew_process(process, order, until, now)
@@ -179,9 +183,9 @@ def follow_orders(
     return actions
 
 
-def safe_span(lasts: int) -> int:
+def safe_span(ttl_us: int) -> int:
     """How much of a lease's span an agent relies on (IS7)."""
-    return lasts - lasts * DRIFT_PPM // 1_000_000 - KILL_SPAN
+    return ttl_us - ttl_us * DRIFT_PPM // 1_000_000 - KILL_SPAN
 
 
 def _end_unleased(

@@ -60,7 +60,7 @@ class NodeReport:
 
     node: NodeId
     boot: int  # how often its agent was started
-    n: int  # since then
+    number: int  # since then
     at: Instant  # by its running time
     answered_at: Instant | None  # the instant in the last answer it has had
     readings: tuple[Reading, ...] = ()
@@ -75,7 +75,7 @@ class LeaseOrder:
     job: JobId
     attempt: int
     piece: Piece
-    lasts: int  # microseconds from when the report was sent that this answers
+    ttl_us: int  # from when the answered report was sent
     run_ms_max: int
     program: Program
     nodes: tuple[NodeId, ...]  # of the whole attempt, the first leads a gang
@@ -88,7 +88,7 @@ class LeaseOrders:
 
     node: NodeId
     boot: int
-    n: int  # of the report
+    number: int  # of the report
     at: Instant  # by the pool's clock
     leases: tuple[LeaseOrder, ...] = ()
 
@@ -108,7 +108,7 @@ def has_news(report: NodeReport, orders: LeaseOrders) -> bool:
 def receive_report(work: PoolTransaction, report: NodeReport) -> LeaseOrders | None:
     """Take a node's readings, renew its leases, and say which these are; None if it is no news."""
     machine = work.machine(report.node)
-    if machine is None or (report.boot, report.n) <= (machine.boot, machine.n):
+    if machine is None or (report.boot, report.number) <= (machine.boot, machine.n):
         return None
     work.put(_node_after(work, machine, report))
     for reading in report.readings:
@@ -127,7 +127,7 @@ def renew_leases(work: PoolTransaction, report: NodeReport) -> LeaseOrders:
         if part is not None and part.exit is None and work.now < part.until:
             orders.append(_renew_part(work, lease, part))
     return LeaseOrders(
-        node=report.node, boot=report.boot, n=report.n, at=work.now, leases=tuple(orders)
+        node=report.node, boot=report.boot, number=report.number, at=work.now, leases=tuple(orders)
     )
 
 
@@ -143,7 +143,7 @@ def _node_after(work: PoolTransaction, machine: PoolNode, report: NodeReport) ->
     machine = replace(
         machine,
         boot=report.boot,
-        n=report.n,
+        n=report.number,
         reported_at=work.now,
         clock_sample=clock_sample,
         wrong_clock=wrong,
@@ -257,7 +257,7 @@ def _renew_part(work: PoolTransaction, lease: Lease, part: LeasePart) -> LeaseOr
         job=lease.job,
         attempt=lease.attempt,
         piece=part.piece,
-        lasts=until - work.now,
+        ttl_us=until - work.now,
         run_ms_max=lease.run_ms_max,
         program=job.request.spec.program,
         nodes=tuple([gang_part.piece.node for gang_part in lease.parts]),

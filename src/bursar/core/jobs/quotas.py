@@ -77,7 +77,7 @@ class QuotaCheck(NamedTuple):
                 if not enough:  # it could never start on any of them
                     return _never(quota, types, spec)
                 types = enough
-                refusal = self._exceeded(quota, spec, reserve.lots or 1)
+                refusal = self._exceeded(quota, spec, reserve.element_count or 1)
                 if refusal is not None:
                     return refusal
         return None

@@ -97,11 +97,13 @@ class SubmitJob(JobEffect):
         reserve, job = submission.reserve, submission.job
         message = _enqueue(opened, submission, books.path(reserve.account), books.header.tier)
         jobs.add(_row(submission, now))
-        if submission.routes and not reserve.lots:  # the elements of an array are not moved
+        if (
+            submission.routes and not reserve.element_count
+        ):  # the elements of an array are not moved
             jobs.add_route(job, Route(1, submission.pool, now, now, submission.routes[0].why))
         queued = JobUpdate(state=JobState.QUEUED)
         jobs.step(job, event_of(job, SUBMITTED, now, figures_of(books, job), queued))
-        if reserve.lots is not None:
+        if reserve.element_count is not None:
             jobs.add_array(_array(job, reserve, message))
         elif submission.sharing is not None:
             return share(jobs, books, job, submission.sharing, message, now)
@@ -122,13 +124,13 @@ def _row(submission: Submission, now: Instant) -> OrgJob:
         run_ms=submission.run_ms_max,
         max_cost=submission.max_cost,
         rolling=submission.rolling,
-        elements=submission.reserve.lots,
+        elements=submission.reserve.element_count,
     )
 
 
 def _array(job: JobId, reserve: Reserve, whole: Enqueue) -> ArrayProgress:
     """The row of an array, with what its pool is sent of each element."""
-    count = reserve.lots or 1
+    count = reserve.element_count or 1
     template = replace(whole, hold_micros=whole.hold_micros // count)
     return ArrayProgress(
         id=job, elements=count, at_once=reserve.at_once or count, template=template

@@ -265,20 +265,20 @@ class Reserve:
     context: Context = NO_CONTEXT
     capped_key: UserId | None = None  # an API key with a spend cap: its budgets count too
     for_job: bool = False  # set by job submission, never by a caller: a job's bounds apply
-    most: Micros | None = None  # the most it may cost; GPU types that would exceed it are dropped
-    about: str | None = None  # a digest of the rest of the request, which the key covers as well
-    lots: int | None = None  # so many times that run time, each to be taken out by itself
-    at_once: int | None = None  # of them, so many are spent at the same time; all if not given
+    max_cost: Micros | None = None  # GPU types that would cost more are dropped
+    request_digest: str | None = None  # of the whole request; the key covers it too
+    element_count: int | None = None  # of an array: its hold covers so many times `run_ms`
+    at_once: int | None = None  # elements that run at a time; default: all
 
     def __post_init__(self) -> None:
         check_text("hold", self.hold)
         check_text("account", self.account)
         check_text("user", self.user)
         check_optional_text("capped_key", self.capped_key)
-        check_optional_text("about", self.about)
+        check_optional_text("request_digest", self.request_digest)
         _one_of(amount=self.amount, run_ms=self.run_ms)
         _amount("amount", self.amount)
-        _amount("most", self.most, 0)
+        _amount("max_cost", self.max_cost, 0)
         _within("run_ms", self.run_ms, 0, RUN_MS_MAX)
         if self.ttl is not None:
             _one_of(expires_at=self.expires_at, ttl=self.ttl)
@@ -288,10 +288,10 @@ class Reserve:
             raise ValueError("a run time is asked for GPUs: milli_gpus is 0")
         if self.for_job and self.context.job is None:
             raise ValueError("a job's hold names its job")
-        _within("lots", self.lots, 1, LOTS_MAX)
-        _within("at_once", self.at_once, 1, self.lots or 0)
-        if self.lots is not None and not (self.for_job and self.run_ms is not None):
-            raise ValueError("lots are of a job's hold, and asked by run time")
+        _within("element_count", self.element_count, 1, LOTS_MAX)
+        _within("at_once", self.at_once, 1, self.element_count or 0)
+        if self.element_count is not None and not (self.for_job and self.run_ms is not None):
+            raise ValueError("element_count needs for_job and run_ms")
 
 
 @value

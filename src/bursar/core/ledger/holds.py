@@ -87,14 +87,14 @@ def reserve(draft: Draft, ask: Reserve) -> Refusal | None:
             postings=_held(funding.parts, draft.now),
         )
     )
-    if ask.lots is not None:
+    if ask.element_count is not None:
         _divide_into_lots(draft, ask, funding)
     return None
 
 
 def _divide_into_lots(draft: Draft, ask: Reserve, funding: Funding) -> None:
     """Divide the new hold of an array into lots."""
-    count = ask.lots or 1
+    count = ask.element_count or 1
     amount = sum(funding.parts.values()) // count
     lots = Lots(count=count, at_once=ask.at_once or count, amount=amount)
     draft.record(HoldDivided(at=draft.now, hold=ask.hold, lots=lots))
@@ -197,8 +197,8 @@ def _objections(draft: Draft, ask: Reserve, claim: HoldClaim) -> Iterator[Refusa
     """What stands against a hold of that size besides credits, in order of precedence."""
     if claim.open > AMOUNT_MAX:
         yield Refusal(Code.AMOUNT_TOO_LARGE, {"amount": claim.open, "most": AMOUNT_MAX})
-    if ask.most is not None and claim.open > ask.most:
-        yield Refusal(Code.MAX_COST_EXCEEDED, {"amount": claim.open, "most": ask.most})
+    if ask.max_cost is not None and claim.open > ask.max_cost:
+        yield Refusal(Code.MAX_COST_EXCEEDED, {"amount": claim.open, "most": ask.max_cost})
     if refusal := _in_debt(draft, draft.books.path(ask.account)):
         yield refusal
     applying = draft.applying(ask.account, ask.user, ask.capped_key)
@@ -215,7 +215,7 @@ def _claim(draft: Draft, ask: Reserve, context: Context, rates: Rates) -> HoldCl
     rate = max((rate for _, rate in rates), default=0)
     milli_gpus, amount = 0, ask.amount
     if amount is None:
-        count = ask.lots or 1
+        count = ask.element_count or 1
         amount = usage_price(rate, context.milli_gpus, ask.run_ms or 0) * count
         milli_gpus = context.milli_gpus * (ask.at_once or count)
     return HoldClaim(amount, rate, milli_gpus, draft.now, _until(draft, ask), draft.now)

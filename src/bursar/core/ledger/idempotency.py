@@ -25,27 +25,29 @@ class Reply:
 
 
 def replay(
-    key: str, first: Reply | None, command: Command, made: tuple[str, ...] = ()
+    key: str, first: Reply | None, command: Command, generated_fields: tuple[str, ...] = ()
 ) -> Reply | Refusal | None:
     """The first answer again, a refusal if the command differs, or None for a new key.
 
-    `made` names the fields whose ids the caller left to us: they have another time each time.
+    `generated_fields` are the fields whose ids Bursar generated: each request has another time.
     """
     if first is None:
         return None
-    differs = first_difference(first.command, command, made)
+    differs = first_difference(first.command, command, generated_fields)
     if differs is None:
         return first
     return Refusal(Code.KEY_REUSED, {"key": key, "field": differs})
 
 
-def first_difference(first: Command, second: Command, made: tuple[str, ...] = ()) -> str | None:
+def first_difference(
+    first: Command, second: Command, generated_fields: tuple[str, ...] = ()
+) -> str | None:
     """The first field in which two commands differ; `command` if they are not of one kind."""
     if type(first) is not type(second):
         return "command"
     for field_ in fields(first):
         was, now = getattr(first, field_.name), getattr(second, field_.name)
-        if was != now and not (field_.name in made and _same_but_for_time(was, now)):
+        if was != now and not (field_.name in generated_fields and _same_but_for_time(was, now)):
             return field_.name
     return None
 

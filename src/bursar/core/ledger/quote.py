@@ -38,7 +38,7 @@ def quote(books: Books, ask: Reserve, now: Instant, likely_ms: int | None = None
         spendable = _spendable(draft.books, ask, now) if known else 0
         refusal = reserve(draft, ask)
         if refusal is None:
-            return _granted(draft.events, spendable, likely_ms, ask.lots or 1)
+            return _granted(draft.events, spendable, likely_ms, ask.element_count or 1)
         rates = find_prices(draft.books, ask.context, now)
         return Quote(
             held=0,

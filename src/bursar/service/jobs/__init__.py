@@ -29,7 +29,7 @@ from bursar.service.jobs.cancellation import cancellation_request
 from bursar.service.jobs.ledger_port import Answers, RunAsks, run_asks_through
 from bursar.service.jobs.pool_messages import MessageHandler, in_order
 from bursar.service.jobs.submission import Submission, extension_request, submission_request
-from bursar.service.ledger.batch import Answer, Ask
+from bursar.service.ledger.batch import Answer, CommandRequest
 from bursar.store.jobs.outbox import Letter, ack_orgs, by_job
 from bursar.store.jobs.rows import enter
 from bursar.store.jobs.transaction import ask_jobs, jobs_of
@@ -133,7 +133,7 @@ class Jobs:
             raise JobUnknown(job)
         return row
 
-    def _ask(self, ask: Ask) -> Answer:
+    def _ask(self, ask: CommandRequest) -> Answer:
         [answer] = self._ledger([ask])
         if isinstance(answer, Exception):
             raise answer

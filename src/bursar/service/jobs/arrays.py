@@ -11,7 +11,7 @@ from bursar.core.ids import OrgId
 from bursar.core.jobs.arrays import advance
 from bursar.core.jobs.rows import ArrayProgress
 from bursar.service.jobs.ledger_port import RunAsks
-from bursar.service.ledger.batch import Answer, Ask
+from bursar.service.ledger.batch import Answer, CommandRequest
 from bursar.store.jobs.arrays import arrays_due
 from bursar.store.sql.connection import Connection
 
@@ -37,7 +37,7 @@ class Arrays:
     def _advance(self, due: Sequence[tuple[OrgId, ArrayProgress]]) -> bool:
         """Whether an array has got on."""
         got_on = False
-        answers = self._ledger([Ask(org, *advance(array)) for org, array in due])
+        answers = self._ledger([CommandRequest(org, *advance(array)) for org, array in due])
         for (org, array), answer in zip(due, answers, strict=True):
             if isinstance(answer, Answer):
                 got_on |= not answer.replayed

@@ -15,7 +15,7 @@ from bursar.core.jobs.rows import OrgJob
 from bursar.core.ledger.commands import Lapse
 from bursar.core.messages import Dropped, Ended
 from bursar.service.jobs.job_worker import JobRounds, JobWorker, is_accepted
-from bursar.service.ledger.batch import Ask
+from bursar.service.ledger.batch import CommandRequest
 from bursar.store.jobs.outbox import Letter
 from bursar.store.jobs.result_cache import (
     FIRST,
@@ -70,7 +70,7 @@ class Followers(JobRounds):
         now = self._clock(self._connection)
         repairs = [RepairGroup(digest, unheld) for (_, digest), unheld in flights]
         asks = [
-            Ask(org, f"{KEY}/{digest}/{now}", Lapse(most=1), repair)
+            CommandRequest(org, f"{KEY}/{digest}/{now}", Lapse(most=1), repair)
             for ((org, digest), _), repair in zip(flights, repairs, strict=True)
         ]
         answers = self._ledger(asks)
@@ -85,7 +85,7 @@ class Followers(JobRounds):
         if not followers:
             return 0
         when = str(self._clock(self._connection) // MINUTE)
-        asks = [Ask(each.org, *end_follower(each.follower, when)) for each in followers]
+        asks = [CommandRequest(each.org, *end_follower(each.follower, when)) for each in followers]
         return sum(map(is_accepted, self._ledger(asks)))
 
 

@@ -10,7 +10,7 @@ from bursar.core.jobs.pool_messages import (
     commands_of,
 )
 from bursar.core.refusal import Code, Refusal
-from bursar.service.ledger.batch import Answer, Ask
+from bursar.service.ledger.batch import Answer, CommandRequest
 from bursar.store.jobs.outbox import Letter
 
 
@@ -34,7 +34,7 @@ class MessageHandler:
     def __init__(
         self, letters: Iterable[Letter], handled: list[Letter], array: JobId | None = None
     ) -> None:
-        self.ask: Ask | None = None  # the next command; None when there is none
+        self.ask: CommandRequest | None = None  # the next command; None when there is none
         self._letters = iter(letters)
         self._handled = handled
         self._array = array  # of an element
@@ -63,7 +63,7 @@ class MessageHandler:
         self._ask(next(self._commands))
 
     def _ask(self, command: MessageCommand) -> None:
-        self.ask = Ask(self._letter.org, *command)
+        self.ask = CommandRequest(self._letter.org, *command)
 
 
 def _key_was_taken(answer: Answer) -> bool:

@@ -11,7 +11,7 @@ from bursar.core.money import Micros
 from bursar.core.refusal import Refusal
 from bursar.failpoints import failpoint
 from bursar.service.jobs.job_worker import JobRounds, JobWorker, is_accepted
-from bursar.service.ledger.batch import Answer, Ask
+from bursar.service.ledger.batch import Answer, CommandRequest
 from bursar.store.jobs.rows import rolling_jobs
 
 WORKER: Final = "rolling holds"
@@ -52,8 +52,10 @@ class TopUps(JobRounds):
         return grown + sum(map(is_accepted, reduced))
 
 
-def _ask(org: OrgId, job: RollingJob, amount: Micros, now: Instant, *, rest: bool) -> Ask:
-    return Ask(org, *top_up_command(job, amount, now, rest=rest))
+def _ask(
+    org: OrgId, job: RollingJob, amount: Micros, now: Instant, *, rest: bool
+) -> CommandRequest:
+    return CommandRequest(org, *top_up_command(job, amount, now, rest=rest))
 
 
 class RollingHoldWorker(JobWorker):

@@ -12,16 +12,22 @@ from bursar.core.jobs.submission import (
 )
 from bursar.core.ledger.commands import ExtendHold
 from bursar.core.money import Micros
-from bursar.service.ledger.batch import Ask
+from bursar.service.ledger.batch import CommandRequest
 
 __all__ = ["Option", "Submission", "extension_request", "served", "submission_request"]
 
 
 def submission_request(
-    org: OrgId, key: str, submission: Submission, made: tuple[str, ...] = (), actor: str = ""
-) -> Ask:
+    org: OrgId,
+    key: str,
+    submission: Submission,
+    generated_fields: tuple[str, ...] = (),
+    actor: str = "",
+) -> CommandRequest:
     """The command that submits a job, with all that is written together with it."""
-    return Ask(org, key, reserve_for_job(submission), SubmitJob(submission), made, actor)
+    return CommandRequest(
+        org, key, reserve_for_job(submission), SubmitJob(submission), generated_fields, actor
+    )
 
 
 def extension_request(
@@ -30,9 +36,11 @@ def extension_request(
     job: JobId,
     amount: Micros,
     until: Instant | None = None,
-    made: tuple[str, ...] = (),
+    generated_fields: tuple[str, ...] = (),
     actor: str = "",
-) -> Ask:
+) -> CommandRequest:
     """The command that sets more aside for a job, or for longer; its pool gets a message."""
     command = ExtendHold(hold=HoldId(job), amount=amount, expires_at=until)
-    return Ask(org, key, command, ExtendJob(job, amount, until or 0), made, actor)
+    return CommandRequest(
+        org, key, command, ExtendJob(job, amount, until or 0), generated_fields, actor
+    )

@@ -69,14 +69,14 @@ class OrgFrozen(Fault):
     """An org's books contradict themselves: the org is frozen until an operator repairs it."""
 
 
-class Ask(NamedTuple):
+class CommandRequest(NamedTuple):
     """A command to one org, with its idempotency key."""
 
     org: OrgId
     key: str
     command: Command
     effect: JobEffect | None = None  # its change of the org's jobs
-    made: tuple[str, ...] = ()  # fields of the command with generated ids
+    generated_fields: tuple[str, ...] = ()  # fields of the command with generated ids
     actor: str = ""  # the API key of the request; empty for commands of Bursar itself
 
 
@@ -109,7 +109,7 @@ class Batch:
     _jobs: dict[OrgId, JobTransaction] = field(default_factory=dict)
     _follow_ups: dict[tuple[OrgId, str], FollowUp] = field(default_factory=dict)
 
-    def run(self, asks: Sequence[Ask]) -> list[BatchResult]:
+    def run(self, asks: Sequence[CommandRequest]) -> list[BatchResult]:
         """Run all commands and return their answers. If this raises, no command has an effect."""
         orgs = {ask.org for ask in asks}
         self._jobs.clear()
@@ -134,7 +134,7 @@ class Batch:
         while len(self.cache) > ORGS_MAX:
             del self.cache[next(iter(self.cache))]
 
-    def _decided(self, asks: Sequence[Ask], orgs: set[OrgId]) -> list[BatchResult]:
+    def _decided(self, asks: Sequence[CommandRequest], orgs: set[OrgId]) -> list[BatchResult]:
         locking = lock_orgs(self.connection, orgs)
         asking = ask_replies(self.connection, [(ask.org, ask.key) for ask in asks])
         priced = any(looks_at_prices(ask.command) for ask in asks)
@@ -156,17 +156,19 @@ class Batch:
             for ask in asks
         ]
 
-    def _not_heard(self, ask: Ask, row: OrgRow | None) -> BatchResult:
+    def _not_heard(self, ask: CommandRequest, row: OrgRow | None) -> BatchResult:
         """The answer for an unknown or frozen org; repeated requests get their first answer."""
         if row is None:
             return OrgUnknown(ask.org)
-        again = replay(ask.key, self._known.get((ask.org, ask.key)), ask.command, ask.made)
+        again = replay(
+            ask.key, self._known.get((ask.org, ask.key)), ask.command, ask.generated_fields
+        )
         if again is not None:
             return _again(ask, again, row.number)
         return OrgFrozen(f"{ask.org}: {row.frozen}")
 
     def _performed(
-        self, asks: Sequence[Ask], rows: dict[OrgId, OrgRow], now: Instant
+        self, asks: Sequence[CommandRequest], rows: dict[OrgId, OrgRow], now: Instant
     ) -> list[Answer]:
         """Decide commands and write their changes."""
         books = {org: self._books(org, row) for org, row in rows.items()}
@@ -221,7 +223,9 @@ class Batch:
         self._written.send(self.connection)
         self._answers.clear()
 
-    def _prefetch(self, asks: Sequence[Ask], books: dict[OrgId, Books], now: Instant) -> None:
+    def _prefetch(
+        self, asks: Sequence[CommandRequest], books: dict[OrgId, Books], now: Instant
+    ) -> None:
         """Load the rows that the commands will read, as far as they are known in advance."""
         asks = [ask for ask in asks if (ask.org, ask.key) not in self._known]
         wanted = {
@@ -231,7 +235,7 @@ class Batch:
         }
         while True:
             ahead = {org: Prefetch(books[org], now) for org in {ask.org for ask in asks}}
-            again: list[Ask] = []  # commands that may need more rows after this round
+            again: list[CommandRequest] = []  # commands that may need more rows after this round
             for ask in asks:
                 missing = [
                     WantedRows(ask.org, what) for what in ahead[ask.org].missing_for(ask.command)
@@ -246,7 +250,7 @@ class Batch:
             asks, wanted = again, {}
 
     def _answered(
-        self, asks: Sequence[Ask], books: dict[OrgId, Books], now: Instant
+        self, asks: Sequence[CommandRequest], books: dict[OrgId, Books], now: Instant
     ) -> list[Answer]:
         """Decide each org's commands in order; each round loads missing rows for all orgs."""
         waiting: dict[OrgId, list[int]] = defaultdict(list)
@@ -271,7 +275,7 @@ class Batch:
         self,
         org: OrgId,
         places: list[int],
-        asks: list[Ask],
+        asks: list[CommandRequest],
         books: Books,
         now: Instant,
         answers: dict[int, Answer],
@@ -291,10 +295,12 @@ class Batch:
             follow_up = self._follow_ups.pop((org, ask.key), None)
             if follow_up is not None:
                 places.append(len(asks))
-                asks.append(Ask(org, *follow_up))
+                asks.append(CommandRequest(org, *follow_up))
         return []
 
-    def _lacking(self, asks: Iterable[Ask], books: Books, now: Instant) -> Iterator[WantedRows]:
+    def _lacking(
+        self, asks: Iterable[CommandRequest], books: Books, now: Instant
+    ) -> Iterator[WantedRows]:
         """The first missing row of each command, as if it were the next."""
         for ask in asks:
             if (ask.org, ask.key) not in self._known:
@@ -305,9 +311,9 @@ class Batch:
                 except InvariantBroken:
                     return  # raised again when the command is decided
 
-    def _decide_command(self, ask: Ask, books: Books, now: Instant) -> Answer:
+    def _decide_command(self, ask: CommandRequest, books: Books, now: Instant) -> Answer:
         first = self._known.get((ask.org, ask.key))
-        again = replay(ask.key, first, ask.command, ask.made)
+        again = replay(ask.key, first, ask.command, ask.generated_fields)
         if again is not None:
             return _again(ask, again, books.header.number)
         outcome, steps, follow_up = self._perform(ask, books, now)
@@ -321,7 +327,7 @@ class Batch:
             self._send_answers()
         return Answer(command=ask.command, outcome=outcome, number=number, replayed=False)
 
-    def _perform(self, ask: Ask, books: Books, now: Instant) -> Performed:
+    def _perform(self, ask: CommandRequest, books: Books, now: Instant) -> Performed:
         """Decide a command, with its effect. A caller may not change the hold of a job."""
         if ask.effect is not None:
             return perform_with(books, ask.command, ask.effect, self._jobs[ask.org], now)
@@ -330,7 +336,7 @@ class Batch:
 
 
 def _ask_jobs(
-    connection: Connection, asks: Sequence[Ask]
+    connection: Connection, asks: Sequence[CommandRequest]
 ) -> tuple[SentStatement | None, SentStatement | None]:
     """Send a query for the jobs, and one for the arrays, that effects read."""
     effects = [(ask.org, ask.effect) for ask in asks if ask.effect is not None]
@@ -379,7 +385,7 @@ def _followed(books: Books, events: Sequence[Event]) -> bool:
     return True
 
 
-def _again(ask: Ask, again: Reply | Refusal, number: int) -> Answer:
+def _again(ask: CommandRequest, again: Reply | Refusal, number: int) -> Answer:
     """The first answer again, or a refusal if the key belongs to another command."""
     if isinstance(again, Reply):
         first = again.command

@@ -140,7 +140,7 @@ class Lane(Generic[A]):
         self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
         self._thread.start()
 
-    def tell(self, answer: ResultSink, ask: A) -> None:
+    def enqueue(self, answer: ResultSink, ask: A) -> None:
         """Queue a command; `answer` receives the result. `Busy` if the queue is full."""
         with self._door:
             if self._closed:

@@ -20,7 +20,7 @@ from bursar.core.ledger.commands import Command
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import InvariantBroken
 from bursar.core.validation import check_text
-from bursar.service.ledger.batch import Answer, Ask, Batch, BatchResult
+from bursar.service.ledger.batch import Answer, Batch, BatchResult, CommandRequest
 from bursar.service.ledger.batcher import Lane, Limits, ResultSink
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.ledger.prices import DeploymentPrices
@@ -68,26 +68,26 @@ class Ledger:
         key: str,
         command: Command,
         effect: JobEffect | None = None,
-        made: tuple[str, ...] = (),
+        generated_fields: tuple[str, ...] = (),
         actor: str = "",
     ) -> "Future[Answer]":
-        """Ask for a command under a key; the answer comes when it is durable. See `Ask`.
+        """Ask for a command under a key; the answer comes when it is durable. See `CommandRequest`.
 
         `Busy` when too many are waiting: nothing has happened then.
         """
         answer: Future[Answer] = Future()
-        self.tell(answer, Ask(org, key, command, effect, made, actor))
+        self.enqueue(answer, CommandRequest(org, key, command, effect, generated_fields, actor))
         return answer
 
-    def tell(self, answer: ResultSink, ask: Ask) -> None:
+    def enqueue(self, answer: ResultSink, ask: CommandRequest) -> None:
         """Queue a command; its result goes to `answer`."""
         check_text("org", ask.org)
         check_text("key", ask.key)
         lane = self._lanes[zlib.crc32(ask.org.encode()) % len(self._lanes)]
-        lane.tell(answer, ask)
+        lane.enqueue(answer, ask)
 
     def ask(self, org: OrgId, key: str, command: Command) -> Answer:
-        """Ask, and wait for the answer."""
+        """CommandRequest, and wait for the answer."""
         return self.submit(org, key, command).result()
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class _LedgerRunner:
         self._books: dict[OrgId, Books] = {}
         self._deployment = DeploymentPrices()
 
-    def run(self, connection: Connection, asks: Sequence[Ask]) -> Sequence[BatchResult]:
+    def run(self, connection: Connection, asks: Sequence[CommandRequest]) -> Sequence[BatchResult]:
         """Run commands as one transaction."""
         books, deployment = self._books, self._deployment
         return Batch(connection, self._prices, books, self._clock, deployment).run(asks)
@@ -115,7 +115,7 @@ class _LedgerRunner:
         self._books.clear()
         self._deployment.forget()
 
-    def on_failure(self, connection: Connection, ask: Ask, error: Exception) -> None:
+    def on_failure(self, connection: Connection, ask: CommandRequest, error: Exception) -> None:
         """Freeze an org whose books contradict themselves: it takes no more commands."""
         if isinstance(error, (InvariantBroken, psycopg.IntegrityError)):
             freeze(connection, ask.org, str(error))

@@ -441,7 +441,7 @@ def open_pool(
     """A pool that is kept by a thread of its own, with a connection of its own."""
     lane = Lane(connect, replica, limits, name=f"pool-{replica.id}")
     try:
-        yield PoolHandle(replica, lane.tell)
+        yield PoolHandle(replica, lane.enqueue)
     finally:
         lane.close()
 
@@ -453,7 +453,7 @@ def open_shared_pool(
     """A pool that has a thread and a connection only while something is asked of it."""
     lane = SharingLane(connections, replica, limits, name=f"pool-{replica.id}")
     try:
-        yield PoolHandle(replica, lane.tell)
+        yield PoolHandle(replica, lane.enqueue)
     finally:
         lane.close()
 

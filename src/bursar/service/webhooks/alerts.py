@@ -24,7 +24,7 @@ from bursar.core.ledger.events import Event, GrantExtended, SettingSet
 from bursar.core.ledger.values import Setting
 from bursar.core.refusal import Refusal
 from bursar.service.cache import Directory
-from bursar.service.ledger.batch import Ask
+from bursar.service.ledger.batch import CommandRequest
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.queries.balances import AsOf, LedgerReads
@@ -48,14 +48,14 @@ RECHECK_INTERVAL: Final = (
 _log = logging.getLogger(__name__)
 
 SubmitAlerts = Callable[
-    [Sequence[Ask]], set[OrgId]
+    [Sequence[CommandRequest]], set[OrgId]
 ]  # lets commands be decided; orgs that could not
 
 
 def submit_through(ledger: Ledger) -> SubmitAlerts:
     """Let a ledger decide; what it refuses was raised before."""
 
-    def decided(commands: Sequence[Ask]) -> set[OrgId]:
+    def decided(commands: Sequence[CommandRequest]) -> set[OrgId]:
         waiting = [(ask.org, ledger.submit(ask.org, ask.key, ask.command)) for ask in commands]
         failed: set[OrgId] = set()
         for org, answer in waiting:
@@ -67,17 +67,17 @@ def submit_through(ledger: Ledger) -> SubmitAlerts:
     return decided
 
 
-def raise_command(org: OrgId, id: str, alert: Alert) -> Ask:
+def raise_command(org: OrgId, id: str, alert: Alert) -> CommandRequest:
     """The command that raises an alert, unless it was raised before."""
     command = SetSetting(kind=ALERT, id=SettingId(id), body=alert.body, before=0)
-    return Ask(org, f"bursar:alert/{id}", command)
+    return CommandRequest(org, f"bursar:alert/{id}", command)
 
 
-def recover_command(org: OrgId, setting: Setting) -> Ask:
+def recover_command(org: OrgId, setting: Setting) -> CommandRequest:
     """The command that says what an alert told of is over."""
     recovered = core.mark_recovered(Alert.from_body(setting.body or ""), setting.at)
     command = SetSetting(kind=ALERT, id=setting.id, body=recovered.body, before=setting.number)
-    return Ask(org, f"bursar:alert/{setting.id}/over", command)
+    return CommandRequest(org, f"bursar:alert/{setting.id}/over", command)
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class _CheckedPage:
     rules: list[_OrgRule] = field(default_factory=list)
     windows: list[ExpiryWindow] = field(default_factory=list)
     due: dict[OrgId, Instant] = field(default_factory=dict)
-    asks: dict[str, Ask] = field(default_factory=dict)  # by the id of the alert
+    asks: dict[str, CommandRequest] = field(default_factory=dict)  # by the id of the alert
     failed: set[OrgId] = field(default_factory=set)
 
     @property

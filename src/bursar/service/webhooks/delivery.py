@@ -27,7 +27,7 @@ from bursar.core.instant import DAY, SECOND, Instant
 from bursar.core.ledger import events as happened
 from bursar.core.ledger.events import Event
 from bursar.service.cache import Directory
-from bursar.service.ledger.batch import Ask
+from bursar.service.ledger.batch import CommandRequest
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.secrets import Secret
 from bursar.service.webhooks.alerts import SubmitAlerts, raise_command
@@ -434,7 +434,7 @@ def subject_of(event: Event) -> tuple[str, str]:
             return "accounts", ""
 
 
-def failure_command(run: WebhookRun, since: Instant) -> Ask:
+def failure_command(run: WebhookRun, since: Instant) -> CommandRequest:
     """That nothing has arrived at a webhook for days: told once, until something arrives."""
     kind = AlertKind.WEBHOOK_FAILED
     id = alert_id(run.org, kind, f"{run.id}/{since}", since)

@@ -21,7 +21,7 @@ from psycopg import errors
 from bursar.core.ids import OrgId
 from bursar.core.instant import Instant
 from bursar.core.ledger.commands import Lapse
-from bursar.service.ledger.batch import Ask
+from bursar.service.ledger.batch import CommandRequest
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.queries.history import add_snapshots, distance
@@ -45,14 +45,14 @@ SWEEP_TIMEOUTS: Final = Timeouts(
 _log = logging.getLogger(__name__)
 
 RunCommands = Callable[
-    [Sequence[Ask]], None
+    [Sequence[CommandRequest]], None
 ]  # lets commands be decided; what fails is told, and left
 
 
 def run_through(ledger: Ledger) -> RunCommands:
     """Let a ledger decide the sweeper's commands; an org that cannot is told in the log."""
 
-    def run_commands(commands: Sequence[Ask]) -> None:
+    def run_commands(commands: Sequence[CommandRequest]) -> None:
         waiting = [(ask.org, ledger.submit(ask.org, ask.key, ask.command)) for ask in commands]
         for org, answer in waiting:
             if (error := answer.exception()) is not None:
@@ -119,7 +119,7 @@ class Sweeper:
         for _ in range(ROUNDS):
             now = self._clock(self._connection)
             asks = [
-                Ask(due.org, f"sweep/{due.number}/{due.at}", Lapse(most=LAPSES))
+                CommandRequest(due.org, f"sweep/{due.number}/{due.at}", Lapse(most=LAPSES))
                 for due in summaries.due(self._connection, orgs, now)
             ]
             new = [ask for ask in asks if f"{ask.org} {ask.key}" not in sent]

@@ -262,7 +262,7 @@ class Clients:
         if kind == 1:
             return submission._replace(rolling=True)
         if kind == 2:
-            return submission._replace(reserve=replace(reserve, lots=3, at_once=2))
+            return submission._replace(reserve=replace(reserve, element_count=3, at_once=2))
         return submission._replace(sharing=Sharing("digest", 60 * SECOND))
 
     def _route(self, submission: Submission) -> Submission:

@@ -1,4 +1,4 @@
-"""What a hold may take at most, what else a key stands for, whose a hold is (M1, L7)."""
+"""Maximum cost of a hold, digest of its request, and who may change a job's hold (M1, L7)."""
 
 import pytest
 
@@ -14,36 +14,38 @@ from tests.support import commands as ask
 from tests.support.builders import PER_MS, T0, Org, gpus, prices
 
 
-def test_a_hold_takes_no_more_than_it_may() -> None:
-    """Exactly as much is not too much."""
+def test_hold_above_its_max_cost_is_refused() -> None:
+    """A hold of exactly the maximum is accepted."""
     org = Org(prices(h100=5 * PER_MS))
     org.issue("g1", 100_000)
     asked = org.asking("h1", run_ms=1_000, context=gpus("h100"))
 
-    refusal = org.refuses(replace(asked, most=4_999))
+    refusal = org.refuses(replace(asked, max_cost=4_999))
     assert Refusal(Code.MAX_COST_EXCEEDED, {"amount": 5_000, "most": 4_999}) == refusal
-    told = quote(org.journal.books, replace(asked, most=4_999), org.now)
+    told = quote(org.journal.books, replace(asked, max_cost=4_999), org.now)
     assert (refusal,) == told.forbidden
-    org.does(replace(asked, most=5_000))
+    org.does(replace(asked, max_cost=5_000))
     assert 5_000 == org.hold("h1").open
 
 
-def test_types_that_cost_more_than_it_may_are_dropped_and_named() -> None:
+def test_gpu_types_above_the_max_cost_are_dropped_and_reported() -> None:
     """As those are that cannot be funded: refused only if none is left (M1)."""
     org = Org(prices(a100=2 * PER_MS, h100=5 * PER_MS))
     org.issue("g1", 100_000)
     asked = org.asking("h1", run_ms=1_000, context=gpus("h100", "a100"))
 
-    events = org.does(replace(asked, most=2_000))
+    events = org.does(replace(asked, max_cost=2_000))
 
     assert isinstance(events[0], HoldOpened)
     assert (("h100",), 2_000) == (events[0].dropped, org.hold("h1").open)
-    refusal = org.refuses(replace(asked, hold=HoldId("h2"), most=1_999))
+    refusal = org.refuses(replace(asked, hold=HoldId("h2"), max_cost=1_999))
     assert Refusal(Code.MAX_COST_EXCEEDED, {"amount": 2_000, "most": 1_999}) == refusal
 
 
-@pytest.mark.parametrize(("field", "value"), [("most", -1), ("about", ""), ("about", "x" * 256)])
-def test_a_bound_and_a_digest_make_sense(field: str, value: object) -> None:
+@pytest.mark.parametrize(
+    ("field", "value"), [("max_cost", -1), ("request_digest", ""), ("request_digest", "x" * 256)]
+)
+def test_invalid_max_cost_or_digest_is_rejected(field: str, value: object) -> None:
     org = Org(prices(h100=PER_MS))
     asked = org.asking("h1", run_ms=1, context=gpus("h100"))
 
@@ -51,23 +53,23 @@ def test_a_bound_and_a_digest_make_sense(field: str, value: object) -> None:
         replace(asked, **{field: value})
 
 
-def job(at_ms: int, about: str = "one", key: str = "k") -> Reserve:
+def job(at_ms: int, digest: str = "one", key: str = "k") -> Reserve:
     """A job's hold, whose id is made for a key at a time."""
     id = make_id("acme", key, "hold", at_ms)
     asked = Org(prices(h100=PER_MS)).asking(id, run_ms=5, context=gpus("h100"))
     context = replace(asked.context, job=JobId(id))
-    return replace(asked, context=context, for_job=True, about=about)
+    return replace(asked, context=context, for_job=True, request_digest=digest)
 
 
-def test_a_key_stands_for_all_that_was_asked_with_a_job() -> None:
-    """Its id is another at another time; what it is about is not (L7)."""
+def test_idempotency_key_covers_the_digest_of_a_job_request() -> None:
+    """The generated id may differ in its time; the digest may not (L7)."""
     now, later = T0 // 1_000, T0 // 1_000 + 5
     first = Reply(command=job(now), outcome=(), number=1)
     made = ("hold", "context")
 
     assert first is replay("k", first, job(later), made)
     for other, field in (
-        (job(later, "other"), "about"),
+        (job(later, "other"), "request_digest"),
         (job(later, key="x"), "hold"),
         (replace(job(later), for_job=False, context=gpus("h100")), "context"),
         (replace(job(later), context=replace(job(later).context, milli_gpus=5)), "context"),
@@ -76,7 +78,7 @@ def test_a_key_stands_for_all_that_was_asked_with_a_job() -> None:
         assert refusal == replay("k", first, other, made)
 
 
-def test_a_hold_of_a_job_is_left_to_it_while_it_is_open() -> None:
+def test_open_hold_of_a_job_cannot_be_changed_directly() -> None:
     """Others may change what is no job's, and ask about what is closed or not there (M1)."""
     org = Org(prices(h100=PER_MS))
     org.issue("g1", 100_000)
