@@ -340,6 +340,10 @@ def better_wait(world: PoolSnapshot, job: Job, wait: Wait, victims: Set) -> bool
     span = wait.planned.at - world.at
     targets = {tier.name: tier.start_target for tier in world.policy.tiers}
     lost = sum(one.work_lost(world.at) for one in victims)
+    freed = sum(one.job.shape.milli_gpus for one in victims)
+    if (idle := freed - job.shape.milli_gpus) > 0:  # as if no other waiting job could use them
+        until = min(job.likely_run, max(one.ends_by for one in victims) - world.at)
+        lost += sum(one.job.price_of(one.gpu_type, until) for one in victims) * idle // freed
     patient = span <= targets.get(job.path[0], 0)
     return span <= world.policy.preemption_grace or (
         patient and job.price_of(wait.planned.gpu_type, span) < lost

@@ -393,7 +393,7 @@ CASES = {
         """\
         Position 1. Estimated start: in 2 min 30 s to 5 min.
         - Needs 4 GPUs of H100. Free: 0 GPUs, usable by this job: 0 GPUs.
-        - Waiting is cheaper: preempting 1 job would lose 666.666 credits of work, waiting 5 min
+        - Waiting is cheaper: preempting 1 job would lose 700 credits of work, waiting 5 min
             costs 0.333 credits.
         Jobs on GPUs that it could use:
           old (paid.acme.ml.ann): 8 GPUs on n1, ends within 5 min

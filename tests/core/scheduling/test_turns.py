@@ -198,6 +198,42 @@ CASES = {
         policy=replace(PLAIN, turn_after=0),
         want="small waits needs=4 free=0 start=22h",
     ),
+    "not if GPUs would stay idle at a greater cost than its wait": Case(
+        nodes="n1=8xH100",
+        running="big@n1:8/ran=1h/ends=9h/ckpt=10m,30s",
+        queued="one:1/limit=12h",
+        policy=SHIPPED,
+        want="one waits needs=1 free=0 start=9h",
+    ),
+    "a job of one GPU does not stop one of a hundred": Case(
+        nodes="n1=100xH100",
+        running="big@n1:100/ran=1h/ends=9h/ckpt=10m,30s",
+        queued="one:1/est=2h",
+        policy=SHIPPED,
+        want="one waits needs=1 free=0 start=9h",
+    ),
+    "it does if other jobs use the rest": Case(
+        nodes="n1=8xH100",
+        running="big@n1:8/ran=1h/ends=9h/ckpt=10m,30s",
+        queued="one:1/limit=12h two:7/limit=12h",
+        policy=SHIPPED,
+        want="big preempted for=one by=turn; one waits on=n1:1;"
+        " two waits needs=7 free=0 start=30s",
+    ),
+    "not if the jobs that wait are too large for the rest": Case(
+        nodes="n1=8xH100",
+        running="big@n1:8/ran=1h/ends=9h/ckpt=10m,30s",
+        queued="one:1/limit=12h two:1x8/limit=12h/used=90",
+        policy=SHIPPED,
+        want="one waits needs=1 free=0 start=9h; two waits needs=8 free=0",
+    ),
+    "a short one does: the GPUs stay idle for less than it would wait": Case(
+        nodes="n1=8xH100",
+        running="big@n1:8/ran=1h/ends=9h/ckpt=10m,30s",
+        queued="one:1/est=1h/limit=2h",
+        policy=SHIPPED,
+        want="big preempted for=one by=turn; one waits on=n1:1",
+    ),
     "nobody's floor is cut into": Case(
         nodes="n1=4xH100",
         running="big@n1:4/ran=2h/ckpt=10m,30s/who=paid.acme.web.bob",
@@ -254,6 +290,13 @@ CASES = {
         queued="urgent:4/prod/waited=10s",
         policy=SHIPPED,
         want="urgent waits needs=4 free=0 start=100s",
+    ),
+    "idle GPUs count as lost work, by any right": Case(
+        nodes="n1=8xH100",
+        running="low@n1:8/batch/ends=100s/ckpt=10m,1s",
+        queued="urgent:1/prod/waited=10s",
+        policy=SHIPPED,
+        want="urgent waits needs=1 free=0 start=100s",
     ),
     "it asks if waiting would be too late": Case(
         nodes="n1=4xH100",

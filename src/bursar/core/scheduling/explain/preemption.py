@@ -10,7 +10,7 @@ from bursar.core.scheduling.explain.queue_position import micro_credit_weight
 from bursar.core.scheduling.explain.waiting_view import Blocker, WaitingView, list_names
 from bursar.core.scheduling.model.policy import ANY_TYPE
 from bursar.core.scheduling.order.longest_jobs import outlasts_all
-from bursar.core.scheduling.passes.room import is_free_soon, is_waiting_cheaper
+from bursar.core.scheduling.passes.room import is_free_soon, is_waiting_cheaper, lost_work
 from bursar.core.scheduling.placement.backfill import find_planned_start
 from bursar.core.scheduling.preemption.org_shares import OrgShares
 from bursar.core.scheduling.preemption.rights import PreemptionRights
@@ -159,5 +159,6 @@ def _search_result(view: WaitingView, types: tuple[str, ...], promising: str) ->
         yield Blocker(code="preemption_deferred", figures=figures)
         return
     start = planned.at - view.now
+    figures = ("victims", len(freed.victims)), ("lost_micros", lost_work(cluster, job, freed))
     wait = ("wait_micros", job.price_of(planned.gpu_type, start)), ("start_us", start)
     yield Blocker(code="cheaper_to_wait", figures=(*figures, *wait))

@@ -2,15 +2,19 @@
 
 from itertools import takewhile
 
+from bursar.core.ids import NodeId
 from bursar.core.instant import Instant
+from bursar.core.money import Micros
 from bursar.core.scheduling.decisions import EarmarkGpus, PlannedStart, Preempt
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job
+from bursar.core.scheduling.model.nodes import FREE_NOW
 from bursar.core.scheduling.passes.context import PassContext
 from bursar.core.scheduling.placement.backfill import find_planned_start
 from bursar.core.scheduling.placement.search import choose_pieces
 from bursar.core.scheduling.preemption.ceilings import CeilingExcess
 from bursar.core.scheduling.preemption.migration import find_moves, movable_types
+from bursar.core.scheduling.preemption.rights import Right
 from bursar.core.scheduling.preemption.victims import VictimSet, may_preempt_any
 
 
@@ -55,17 +59,64 @@ def is_free_soon(cluster: Cluster, job: Job, planned: PlannedStart | None) -> bo
 def is_waiting_cheaper(
     cluster: Cluster, job: Job, planned: PlannedStart | None, victims: VictimSet
 ) -> bool:
-    """Whether the job can start within its start target, and waiting costs less than the lost work.
+    """Whether waiting costs less than the lost work, idle GPUs included.
 
-    False if the job can still start in time but would be late if it waited.
+    A job waits at most for its start target, and not if it can still start in time but would be
+    late. A turn is no claim to GPUs: no job takes one that leaves GPUs idle at a greater cost than
+    its wait, however long that is.
     """
+    if planned is None:
+        return False
+    wait = job.price_of(planned.gpu_type, planned.at - cluster.now)
+    if any(right is Right.TURN for _, right in victims.victims):
+        idle = cost_of_idle_gpus(cluster, job, victims)
+        if idle and wait < idle:
+            return True
     target = cluster.policy.start_target(job.path[0])
-    if planned is None or planned.at > cluster.now + target:
+    if planned.at > cluster.now + target or cluster.now < job.waits_since + target < planned.at:
         return False
-    if cluster.now < job.waits_since + target < planned.at:
-        return False
+    return wait < lost_work(cluster, job, victims)
+
+
+def lost_work(cluster: Cluster, job: Job, victims: VictimSet) -> Micros:
+    """What preemption costs: work since the last checkpoints, and GPUs that stay idle."""
     lost = sum(running.work_lost(cluster.now) for running, _ in victims.victims)
-    return job.price_of(planned.gpu_type, planned.at - cluster.now) < lost
+    return lost + cost_of_idle_gpus(cluster, job, victims)
+
+
+def cost_of_idle_gpus(cluster: Cluster, job: Job, victims: VictimSet) -> Micros:
+    """What the GPUs cost that victims leave and no waiting job can use, while the job likely runs.
+
+    An estimate: of waiting jobs only the number and shape of their GPUs count. Victims that move
+    continue elsewhere and leave nothing idle.
+    """
+    stopped = [running for running, right in victims.victims if right is not Right.MOVE]
+    freed = sum(running.job.shape.milli_gpus for running in stopped)
+    idle = freed - job.shape.milli_gpus
+    if idle > 0:
+        idle -= _usable_by_others(cluster, job, victims, idle)
+    if idle <= 0:
+        return 0
+    span = min(job.likely_run, max(running.ends_by for running in stopped) - cluster.now)
+    return sum(r.job.price_of(r.gpu_type, span) for r in stopped) * idle // freed
+
+
+def _usable_by_others(cluster: Cluster, job: Job, victims: VictimSet, idle: int) -> int:
+    """How many milli-GPUs that victims leave other waiting jobs can use: their shapes must fit."""
+    gpu_type = victims.placement.gpu_type
+    gaps: dict[NodeId, int] = {}  # GPUs by node
+    for piece in (piece for running, _ in victims.victims for piece in running.pieces):
+        gaps[piece.node] = gaps.get(piece.node, 0) + len(piece.gpus)
+    for node, tasks in victims.placement.nodes:
+        gaps[node] = gaps.get(node, 0) - tasks * job.shape.gpus
+    for node in gaps:
+        gaps[node] += cluster.nodes.by_id[node].room_at(FREE_NOW).whole
+    largest, usable = max(gaps.values()), 0
+    for shape, count in cluster.tree.groups.root.waiting_shapes.items():
+        count -= shape == job.shape
+        if gpu_type in shape.types and shape.gpus <= largest:
+            usable += count * shape.milli_gpus
+    return min(usable, idle)
 
 
 def _ceiling_clears_soon(cluster: Cluster, job: Job) -> bool:
