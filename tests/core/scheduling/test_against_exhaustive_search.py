@@ -7,6 +7,7 @@ makes one set of victims better than another, and when it is better to wait.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import combinations
 
 import pytest
@@ -270,6 +271,11 @@ class Rights:
         floor = dict(self.floor(theirs[:depth])).get(ANY_TYPE, 0)
         return used(self.world, theirs[:depth], ANY_TYPE) - floor, "/".join(theirs[:depth])
 
+    def part_of_org(self, other: RunningJob) -> tuple[Fraction, Path]:
+        """What another's org runs by weight."""
+        org = other.job.path[:2]
+        return Fraction(self.rate(org), self.weight(org)), org
+
 
 def stages(rights: Rights) -> Iterator[tuple[list[RunningJob], bool]]:
     """Among whom victims are looked for, one group after another; and whether jobs may straddle
@@ -282,7 +288,10 @@ def stages(rights: Rights) -> Iterator[tuple[list[RunningJob], bool]]:
         if owed := by_right["floor"]:
             largest = max(map(rights.above_floor, owed))
             yield [one for one in owed if rights.above_floor(one) == largest], straddling
-        for group in by_right.values():
+        for right, group in by_right.items():
+            if right == "share" and group:
+                most = max(map(rights.part_of_org, group))
+                yield [one for one in group if rights.part_of_org(one) == most], straddling
             yield group, straddling
         yield [one for group in by_right.values() for one in group], straddling
 

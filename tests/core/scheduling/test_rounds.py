@@ -6,7 +6,7 @@ import pytest
 
 from bursar.core.ids import JobId
 from bursar.core.instant import HOUR, MINUTE, SECOND
-from bursar.core.scheduling.decisions import Start
+from bursar.core.scheduling.decisions import Preempt, Start
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.model.nodes import NodeState
@@ -253,3 +253,26 @@ def test_equal_shares_are_reached_once_and_stay(size: int) -> None:
     by_share = [(victim, job) for _, victim, job in rounds.preempted if victim[0] != job[0]]
     assert 32 // size == len(by_share)
     assert {("a", "b")} == {(victim[0], job[0]) for victim, job in by_share}
+
+
+def test_no_more_jobs_stop_than_start() -> None:
+    """An org that runs nothing asks for its share. The org with the most gives first, so that those
+    who give do not take from others in turn: one job stops for each that starts (S5)."""
+    running = [f"a{n:02}@n{n // 8}:1@{n % 8}/ran=2h" for n in range(17)]
+    running += [f"b{n:02}@n{n // 8}:1@{n % 8}/ran=1h/who=paid.b.x.bob" for n in range(17, 32)]
+    waiting = [f"c{n}:1/who=paid.c.x.cat" for n in range(10)]
+    waiting += [f"{org}w{n}:1/who=paid.{org}.x.bob" for org in ("b", "acme") for n in range(3)]
+    case = Case(
+        nodes=" ".join(f"n{n}=8xH100" for n in range(4)),
+        running=" ".join(running),
+        queued=" ".join(waiting),
+        want="",
+    )
+    stops = [one for one in make_plan(case.cluster(), T0).decisions if isinstance(one, Preempt)]
+
+    assert {f"c{n}" for n in range(10)} == {one.wanted_by for one in stops}
+    assert 10 == len(stops)
+    assert (6, 4) == (
+        sum(one.job.startswith("a") for one in stops),
+        sum(one.job.startswith("b") for one in stops),
+    )

@@ -9,6 +9,7 @@ from bursar.core.money import Micros
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Path, RunningJob
 from bursar.core.scheduling.order.share_group import ShareGroup
+from bursar.core.scheduling.order.share_usage import KEY_SCALE
 from bursar.core.scheduling.preemption.rights import PreemptionRights, Right
 
 
@@ -78,13 +79,16 @@ class CandidateStages(NamedTuple):
     """Which candidates are searched together: by borrower, to restore a floor; then by right."""
 
     borrowers: list[tuple[ShareGroup, Candidates]]
-    stages: list[Candidates]
+    stages: list[tuple[Right | None, Candidates]]  # last, with None, all candidates
+    orgs: list[tuple[ShareGroup, Candidates]]  # the candidates by `share`
     can_straddle: bool  # whether a candidate by `floor` has a group with a floor
 
     def in_order(self) -> Iterator[tuple[Candidates, bool]]:
         """First the jobs of the borrower furthest above its floor, then stage by stage.
 
-        Then the same again, with True: now one job of each group may straddle its floor.
+        By share, the org with the largest part comes first. If a smaller one lost jobs, its waiting
+        jobs could preempt the largest in turn, and more jobs would stop than need to. Then the same
+        again, with True: now one job of each group may straddle its floor.
         """
         for may_straddle in (False, True) if self.can_straddle else (False,):
             if self.borrowers:
@@ -92,9 +96,17 @@ class CandidateStages(NamedTuple):
                     self.borrowers, key=lambda entry: (entry[0].above_floor(), entry[0].path)
                 )
                 yield largest[1], may_straddle
-            for stage in self.stages:
+            for right, stage in self.stages:
+                if right is Right.SHARE and len(self.orgs) > 1 and not may_straddle:
+                    yield max(self.orgs, key=_part_of)[1], False
                 if not may_straddle or stage.has_right(Right.FLOOR):
                     yield stage, may_straddle
+
+
+def _part_of(entry: tuple[ShareGroup, Candidates]) -> tuple[int, Path]:
+    """The part of an org by weight, for an order that is total."""
+    org = entry[0]
+    return org.rate * KEY_SCALE // org.weight, org.path
 
 
 def find_candidates(cluster: Cluster, rights: PreemptionRights, gpu_type: str) -> CandidateStages:
@@ -105,12 +117,18 @@ def find_candidates(cluster: Cluster, rights: PreemptionRights, gpu_type: str) -
     for entry in by_right[Right.FLOOR]:
         borrower = rights.floors.borrower(entry[1].job)
         by_borrower.setdefault(borrower.path, (borrower, []))[1].append(entry)
-    stages = [stage for stage in by_right.values() if stage]
+    by_org: dict[Path, tuple[ShareGroup, RankedCandidates]] = {}
+    for entry in by_right[Right.SHARE]:
+        org = rights.shares.org_of(entry[1].job)
+        by_org.setdefault(org.path, (org, []))[1].append(entry)
+    stages: list[tuple[Right | None, RankedCandidates]] = [*by_right.items()]
+    stages = [stage for stage in stages if stage[1]]
     if len(stages) > 1:
-        stages.append(ranked)
+        stages.append((None, ranked))
     return CandidateStages(
         [(borrower, Candidates(cluster, entries)) for borrower, entries in by_borrower.values()],
-        [Candidates(cluster, stage) for stage in stages],
+        [(right, Candidates(cluster, entries)) for right, entries in stages],
+        [(org, Candidates(cluster, entries)) for org, entries in by_org.values()],
         any(rights.floors.protected_groups(running.job) for _, running, _ in by_right[Right.FLOOR]),
     )
 

@@ -3,7 +3,8 @@
 The best set touches the lowest classes, then loses the least work in credits, then is the smallest,
 then comes first by ids. To restore a floor, the search first tries the jobs of the group that is
 furthest above its own floor, then those of all such groups; then jobs of lower classes of the same
-org; then tiers with longer start targets; then orgs with larger shares; then jobs of the same org
+org; then tiers with longer start targets; then the org with the largest share, then all orgs with
+larger shares; then jobs of the same org
 that have had their turn; then all of these together. Last, if no set leaves all groups their
 floors, one job of each group may be a job that straddles its floor.
 
