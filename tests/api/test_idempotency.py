@@ -78,7 +78,7 @@ ASKS: dict[str, Callable[[Tenant], Ask]] = {
         "/accounts", {"parent_id": it.account, "name": "a"}, "name", "b"
     ),
     "users.create": lambda it: Ask("/users", {"id": new_id()}, "id", "/users"),
-    "tiers.set": lambda it: Ask("/tiers", {"org_id": it.id, "tier": "free"}, "tier", "pro"),
+    "tiers.set": lambda it: Ask("/tiers", {"org_id": it.id, "tier": "free"}, "tier", "paid"),
     "grants.create": lambda it: Ask(
         "/grants", {ROOT: it.account, "amount_micros": 5, "kind": "paid"}, "amount_micros", 6
     ),

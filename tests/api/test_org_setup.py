@@ -4,7 +4,7 @@ from bursar.service.keys import DEPLOYMENT
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.org_setup import listed, org_account
 from tests.api.conftest import Deployment
-from tests.support.api_service import Caller, Process, new_id, new_key, refused
+from tests.support.api_service import Caller, Process, new_id, new_key, new_tenant, refused
 from tests.support.databases import connected
 
 
@@ -20,3 +20,19 @@ def test_starting_process_completes_listed_orgs(deployment: Deployment, operator
 
     assert "Half" == operator.get(f"/orgs/{org}").json()["name"]
     assert 201 == operator.post("/accounts", ask).status_code
+
+
+def test_unknown_tier_is_refused(operator: Caller) -> None:
+    """Unless the policy of a pool has it. The refusal names the known tiers."""
+    problem = refused(operator.post("/orgs", {"name": "x", "tier": "gold"}), 422, "invalid_request")
+    assert "no tier 'gold'" in problem["detail"]
+    assert "enterprise, free, paid" in problem["detail"]
+    with new_tenant(operator) as tenant:
+        body = {"org_id": tenant.id, "tier": "gold"}
+        refused(operator.post("/tiers", body), 422, "invalid_request")
+        assert 200 == operator.post("/tiers", {**body, "tier": "paid"}).status_code
+
+
+def test_key_for_a_node_of_an_unknown_pool_is_refused(operator: Caller) -> None:
+    body = {"name": "n1", "scopes": ["work"], "node": "nope/n1"}
+    assert "'nope'" in refused(operator.post("/keys", body), 404, "not_found")["detail"]

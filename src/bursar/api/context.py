@@ -11,8 +11,10 @@ from bursar.api.event_stream import Streams
 from bursar.api.keyring import Keyring, StoredKey
 from bursar.api.loop_bridge import LoopBridge
 from bursar.api.rate_limits import RateLimits
+from bursar.core.budgets.tiers import TIERS
 from bursar.core.instant import SECOND, Instant
 from bursar.core.refusal import Code, Refusal
+from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.service.cache import Directory
 from bursar.service.database import Connection
 from bursar.service.jobs.admission import JobAdmission
@@ -203,6 +205,19 @@ class Service:
             account = await self._account(org, table, id)
         if account is None:
             raise unknown(table, id)
+
+    def check_tier(self, tier: str) -> None:
+        """Fail the call unless a tier has default budgets or the policy of some pool names it."""
+        pools = list(self.pools.handles.values()) if self.pools is not None else []
+        in_force = [pool.look(lambda state: state.policy) for pool in pools]
+        policies = [PoolPolicy(), *(known.policy for known in in_force if known is not None)]
+        tiers = {*TIERS, *(known.name for policy in policies for known in policy.tiers)}
+        if tier not in tiers:
+            raise CallFailed(
+                "invalid_request",
+                f"/tier: there is no tier {tier!r}; there are {', '.join(sorted(tiers))}."
+                " The policy of a pool can add tiers",
+            )
 
     async def whole_org(self, caller: Caller, org: str | None) -> str:
         """The org of a call that is about all of it; the key must be for the whole org."""

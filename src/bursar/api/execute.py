@@ -71,6 +71,8 @@ async def execute(
     assert operation.scope is not None
     caller.needs(operation.scope)
     org = await _find_org(service, caller, spec.subjects, id, body)
+    if spec.check is not None:
+        spec.check(service, body)
     ids = IdFactory(org, key, int(time.time() * 1_000))
     source = CommandInput(
         org=org,

@@ -18,13 +18,16 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, TypeAlias, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, get_args, get_origin
 
 from pydantic import TypeAdapter
 
 from bursar.core.ledger.commands import Command
 from bursar.wire.fields import IdFactory, WireModel
 from bursar.wire.responses import Happened
+
+if TYPE_CHECKING:
+    from bursar.api.context import Service
 
 BODY: Final = "body"  # the handler's parameter for the JSON body
 ORG: Final = "org"  # in `subjects`: the whole org that `org_id`, or else the key, names
@@ -75,6 +78,7 @@ class CommandSpec:
     subjects: tuple[tuple[str, str], ...]
     build: Callable[[CommandInput], Command]
     render: Callable[[str, Any, Happened], WireModel]  # org, command, events
+    check: Callable[["Service", Any], None] | None = None  # service, body; raises `CallFailed`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -292,7 +292,10 @@ def test_the_budget_named_is_the_first_exceeded_on_the_path() -> None:
     for name in reversed(order):
         account, kind = name.split()
         user = "ann" if kind.startswith("pair") else None
-        org.budget(name, 0, account=account, user=user, each_user=kind.startswith("each"))
+        org.budget(
+            name, 0, account=account, user=user, each_user=kind.startswith("each"),
+            thresholds=(int(name[-1]),),
+        )  # fmt: skip
     org.budget("user", 0, user="ann")
 
     found = []
@@ -661,6 +664,29 @@ def test_a_budget_keeps_its_target_and_its_window() -> None:
     assert differs == org.refuses(again(root, PeriodKind.WEEK))
     assert differs == org.refuses(again(root, PeriodKind.ROLLING, DAY))
     org.does(again(root))
+
+
+def test_identical_budget_is_refused() -> None:
+    """Under another id it would limit nothing more; the refusal names the first (B3)."""
+    org = rich()
+    target = BudgetTarget(account=AccountId("org"))
+
+    def budget(id: str, limit: int = 10, **fields: Any) -> SetBudget:
+        return SetBudget(
+            budget=BudgetId(id), target=target, every=PeriodKind.DAY, limit=limit, **fields
+        )
+
+    org.does(budget("a"))
+    twin = Refusal(Code.ALREADY_EXISTS, {"budget": "a"})
+    assert twin == org.refuses(budget("b"))
+    org.does(budget("b", hard=False))
+    org.does(budget("c", 11))
+    org.does(budget("d", thresholds_ppm=(1,)))
+    org.does(budget("a", 12))
+    assert Refusal(Code.ALREADY_EXISTS, {"budget": "c"}) == org.refuses(budget("e", 11))
+    org.does(budget("e"))
+    org.does(ask.drop_budget("e"))
+    org.does(budget("f"))
 
 
 def test_change_of_a_budget_keeps_what_it_does_not_name() -> None:

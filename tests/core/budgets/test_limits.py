@@ -209,11 +209,12 @@ def test_budgets_are_checked_from_the_asking_account_to_the_root() -> None:
     """At each account its own, each-user, then pair budgets; the user's own last; by id (B3)."""
     org = Org()
     for name in ("2", "1"):
-        org.budget(f"user{name}", 1, user="ann")
+        limit = int(name)
+        org.budget(f"user{name}", limit, user="ann")
         for account in ("org", "team", "project"):
-            org.budget(f"{account}-pair{name}", 1, account=account, user="ann")
-            org.budget(f"{account}-each{name}", 1, account=account, each_user=True)
-            org.budget(f"{account}-own{name}", 1, account=account)
+            org.budget(f"{account}-pair{name}", limit, account=account, user="ann")
+            org.budget(f"{account}-each{name}", limit, account=account, each_user=True)
+            org.budget(f"{account}-own{name}", limit, account=account)
     org.budget("of-bob", 1, user="bob")
     org.budget("pair-of-bob", 1, account="team", user="bob")
 

@@ -443,11 +443,11 @@ def test_everything_that_forbids_a_hold_is_told() -> None:
     """§4, §11: in the order of `Code`, each budget apart, of the cheapest type if it runs."""
     org = Org()
     org.issue("g", 10)
-    for id in ("b", "c"):
+    for id, limit in (("b", 3_598), ("c", 3_599)):
         target = BudgetTarget(account=AccountId("t"))
         org.do(
             SetBudget(
-                budget=BudgetId(id), target=target, every=PeriodKind.DAY, limit=3_599, hard=True
+                budget=BudgetId(id), target=target, every=PeriodKind.DAY, limit=limit, hard=True
             )
         )
     org.do(BookDebt(debt=DebtId("d"), account=AccountId("t"), amount=5))

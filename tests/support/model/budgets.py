@@ -262,7 +262,11 @@ class BudgetRules(ModelState):
             budget.ask = now
             return None
         zone = self.zones[ask.target.account or self._root()]
-        self.budgets[ask.budget] = ModelBudget(fill_in(ask), zone)
+        new = fill_in(ask)
+        for other in self.budgets.values():
+            if not other.of_tier and replace(other.ask, budget=new.budget) == new:
+                return Code.ALREADY_EXISTS
+        self.budgets[ask.budget] = ModelBudget(new, zone)
         return None
 
     def _on_DropBudget(self, ask: DropBudget) -> Code | None:

@@ -298,6 +298,7 @@ _add(
     example={"org_id": "01930f3c-7a10-7c3e-9b5e-0d2f4c6a8b1d", "tier": "paid"},
     status=200,
     spec=CommandSpec(
+        check=lambda service, body: service.check_tier(body.tier),
         subjects=((ORG, "org_id"),),
         build=lambda it: it.body.to_command(it.ids),
         render=lambda org, command, _: responses.Tier(org_id=org, tier=command.tier),

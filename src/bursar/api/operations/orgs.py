@@ -16,6 +16,7 @@ from bursar.api.context import Caller, Service
 from bursar.api.errors import CallFailed, CallRefused, InvalidCommand
 from bursar.api.execute import command_response, run_command
 from bursar.api.operation import OperationTable
+from bursar.api.operations.pools import find_pool
 from bursar.api.pages import After, Limit, OrgId, Paginated
 from bursar.core.budgets.periods import is_zone
 from bursar.core.ids import SettingId
@@ -85,6 +86,8 @@ async def create_org(call: Call, body: OrgRequest) -> Response:
         raise CallRefused(Refusal(Code.ALREADY_EXISTS, {"org": org}))
     if not is_zone(body.time_zone):
         raise CallFailed("invalid_request", "/time_zone: there is no such zone; try Europe/Berlin")
+    if body.tier is not None:
+        service.check_tier(body.tier)
     try:
         command = listed(org, body.name, body.time_zone, body.tier)
     except (ValueError, TypeError) as error:
@@ -226,6 +229,8 @@ async def create_key(call: Call, body: KeyRequest) -> Response:
         raise CallFailed("invalid_request", "account_id is required")
     org = await _org_of_key(service, caller, body)
     _check_rights(caller, body.scopes, body.rate_per_second, body.expires_at)
+    if body.node is not None:
+        await find_pool(service, body.node.partition("/")[0])
     if body.spend_cap_micros is not None and {*body.scopes} & {Scope.OPERATOR, Scope.MANAGE}:
         raise CallFailed(
             "invalid_request", "/spend_cap_micros: a key that can manage could lift its own cap"

@@ -146,10 +146,21 @@ def set_budget(draft: Draft, ask: SetBudget) -> Refusal | None:
         ),
     )
     if old is None:
+        if twin := _find_identical(draft, changed):
+            return Refusal(Code.ALREADY_EXISTS, {"budget": twin})
         _set_new(draft, changed)
     else:
         changed = replace(changed, revision=_revision(old, changed))
         draft.record(BudgetSet(at=draft.now, budget=changed))
+    return None
+
+
+def _find_identical(draft: Draft, budget: Budget) -> BudgetId | None:
+    """A budget that limits the same in the same way; not one that a tier brought."""
+    for id in draft.books.budgets_of.get(budget.target.key) or ():
+        other = require(draft.books.budgets, id)
+        if replace(other, id=budget.id, revision=0) == budget:
+            return id
     return None
 
 
