@@ -62,11 +62,11 @@ def test_what_is_kept_is_what_is_read(connection: Connection, seed: int) -> None
     assert any(lease.kept_ms is not None for lease in ended)
 
 
-def test_who_is_too_far_behind_is_told_so(
+def test_memory_that_is_too_many_versions_behind_is_loaded_afresh(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Changes are known for a while; then everything has to be read."""
-    monkeypatch.setattr(writer, "KEPT", 20)
+    monkeypatch.setattr(writer, "VERSIONS_KEPT", 20)
     monkeypatch.setattr(writer, "TIDY", 10)
     world, twin = twins(1, connection)
     behind, before = twin.afresh(), twin.afresh()

@@ -18,7 +18,7 @@ class Loader:
     def __init__(self, whole: Books) -> None:
         self.whole = whole
         self.part = Books(whole.deployment, complete=False)
-        self.loads = 0  # of loading
+        self.loads = 0  # how often rows were loaded
         self.rows = 0  # how many rows and keys were loaded in all
         self._next = 1  # how many keys of an order to load next time
         self._copy_singles()
