@@ -242,6 +242,13 @@ FLOORS = {
         policy=RECLAIMING,
         want="p waits needs=4 free=0 start=1430m",
     ),
+    "a floor and a class together are not enough if another group has only its floor": Case(
+        nodes="n1=4xH100",
+        running="low@n1:2/batch w@n1:2@2/who=paid.acme.web.bob",
+        queued="u:1x4/prod",
+        shares="paid.acme.ml=floor6 paid.acme.web=floor2",
+        want="u waits needs=4 free=0 start=1430m",
+    ),
     "a class cuts into no floor, not even of a job that straddles it": Case(
         nodes="n1=4xH100",
         running="low@n1:4/batch/who=paid.acme.web.bob",

@@ -168,6 +168,14 @@ CASES = {
         usage="paid.b.x.bob=9",
         want="ain waits needs=2 free=0 start=1430m",
     ),
+    "nor for a gang": Case(
+        nodes="n1=9xH100",
+        running="alow@n1:1/batch/ran=1m a2@n1:2@1/prod b1@n1:2@3/who=paid.b.x.bob"
+        " b2@n1:4@5/fixed/who=paid.b.x.bob",
+        queued="ain:2/prod",
+        usage="paid.b.x.bob=9",
+        want="ain waits needs=2 free=0 start=1430m",
+    ),
     "in a gang as well": Case(
         nodes="n1=8xH100",
         running="alow@n1:1/batch a1@n1:1@1/prod a2@n1:1@2/prod"

@@ -179,7 +179,11 @@ def _shares_below(
 
 
 def divide_by_weight(amount: int, groups: list[ShareGroup]) -> list[int]:
-    """Divide milli-GPUs: floors first, the rest by weight, no group above its ceiling."""
+    """Divide milli-GPUs by weight, no group below its floor or above its ceiling.
+
+    A group gets its floor or its part by weight, whichever is larger. What that takes from others
+    is shared among them by weight.
+    """
     fixed: dict[int, int] = {}
     while True:
         rest = max(amount - sum(fixed.values()), 0)

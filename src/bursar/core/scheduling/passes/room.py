@@ -65,14 +65,13 @@ def is_waiting_cheaper(
     late. A turn is no claim to GPUs: no job takes one that leaves GPUs idle at a greater cost than
     its wait, however long that is.
     """
-    if planned is None:
+    target = cluster.policy.start_target(job.path[0])
+    takes_turn = any(right is Right.TURN for _, right in victims.victims)
+    if planned is None or (planned.at > cluster.now + target and not takes_turn):
         return False
     wait = job.price_of(planned.gpu_type, planned.at - cluster.now)
-    if any(right is Right.TURN for _, right in victims.victims):
-        idle = cost_of_idle_gpus(cluster, job, victims)
-        if idle and wait < idle:
-            return True
-    target = cluster.policy.start_target(job.path[0])
+    if takes_turn and wait < cost_of_idle_gpus(cluster, job, victims):
+        return True
     if planned.at > cluster.now + target or cluster.now < job.waits_since + target < planned.at:
         return False
     return wait < lost_work(cluster, job, victims)
