@@ -39,7 +39,7 @@ def right() -> Books:
     org.does(ask.recur("r", 10, PeriodKind.DAY, to="team"))
     org.budget("all", 10_000, account="org")
     org.budget("each", 10_000, account="team", each_user=True)
-    org.budget("dropped", 10_000, account="org")
+    org.budget("dropped", 20_000, account="org")
     org.reserve("h1", 300)
     org.charge("h1", 250)
     org.does(ask.drop_budget("dropped"))
