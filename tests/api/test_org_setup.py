@@ -9,7 +9,7 @@ from tests.support.databases import connected
 
 
 def test_starting_process_completes_listed_orgs(deployment: Deployment, operator: Caller) -> None:
-    """Nobody has to ask again under the key of whoever died."""
+    """No client has to retry for that."""
     org = new_id()
     with Ledger(lambda: connected(deployment.first.database_url)) as ledger:
         ledger.ask(DEPLOYMENT, new_key(), listed(org, "Half", "UTC", None))
@@ -23,7 +23,7 @@ def test_starting_process_completes_listed_orgs(deployment: Deployment, operator
 
 
 def test_unknown_tier_is_refused(operator: Caller) -> None:
-    """Unless the policy of a pool has it. The refusal names the known tiers."""
+    """The refusal names the known tiers."""
     problem = refused(operator.post("/orgs", {"name": "x", "tier": "gold"}), 422, "invalid_request")
     assert "no tier 'gold'" in problem["detail"]
     assert "enterprise, free, paid" in problem["detail"]

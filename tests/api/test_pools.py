@@ -396,7 +396,8 @@ def test_logs_are_stored_in_order_and_once(payer: Tenant, worker: Worker, pool: 
     assert ["one", "two"] == [one["text"] for told in (first, rest) for one in told["data"]]
     assert not rest["complete"]
     assert [] == payer.caller.get(f"/jobs/{job}/logs?after={rest['next']}").json()["data"]
-    refused(payer.caller.get(f"/jobs/{job}/logs?after=x"), 422, "invalid_request")
+    for query in ("after=x", "node=%00", "node=../n1"):
+        refused(payer.caller.get(f"/jobs/{job}/logs?{query}"), 422, "invalid_request")
 
 
 def test_log_is_complete_after_its_last_part(payer: Tenant, worker: Worker, pool: str) -> None:
@@ -512,3 +513,28 @@ def test_operators_read_the_decisions_of_a_pool(
     assert None is second["next"]
     refused(payer.caller.get(path), 403, "forbidden")
     refused(operator.get("/pools/nowhere/events"), 404, "not_found")
+
+
+def test_retry_gets_its_first_answer_after_its_tier_is_gone(operator: Caller, pool: str) -> None:
+    """A tier counts as known while the policy of a pool names it; a retry is not checked anew."""
+    path = f"/pools/{pool}/policy"
+    tiers = operator.get(path).json()["tiers"]
+    gold = {field: value for field, value in tiers[-1].items() if "floor" not in field}
+    assert (
+        200 == operator.ask("PUT", path, {"tiers": [{**gold, "name": "gold"}, *tiers]}).status_code
+    )
+    eventually(lambda: operator.get(path).json()["in_force"])
+    creation, change = uuid4().hex, uuid4().hex
+    created = operator.post("/orgs", {"name": "x", "tier": "gold"}, creation)
+    body = {"org_id": created.json()["id"], "tier": "gold"}
+    changed = operator.post("/tiers", body, change)
+    assert (201, 200) == (created.status_code, changed.status_code)
+
+    assert 200 == operator.ask("PUT", path, {}).status_code
+    eventually(lambda: operator.get(path).json()["in_force"])
+
+    again = operator.post("/orgs", {"name": "x", "tier": "gold"}, creation)
+    assert (201, created.json()) == (again.status_code, again.json())
+    again = operator.post("/tiers", body, change)
+    assert (200, changed.json()) == (again.status_code, again.json())
+    refused(operator.post("/tiers", body), 422, "invalid_request")

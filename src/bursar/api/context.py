@@ -22,6 +22,7 @@ from bursar.service.keys import DEPLOYMENT, Key, PresentedKey, Scope, parse_key
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.pools.host import Pools
 from bursar.service.queries.read_pool import ReadPool
+from bursar.service.queries.request_lookup import first_command
 from bursar.service.secrets import Secret
 from bursar.service.webhooks.safe_http import SafeHttpClient
 
@@ -205,6 +206,10 @@ class Service:
             account = await self._account(org, table, id)
         if account is None:
             raise unknown(table, id)
+
+    async def is_first_request(self, org: str, key: str) -> bool:
+        """Whether an idempotency key is new; a retry gets its first answer without new checks."""
+        return await self.read(lambda reader: first_command(reader, org, key)) is None
 
     def check_tier(self, tier: str) -> None:
         """Fail the call unless a tier has default budgets or the policy of some pool names it."""

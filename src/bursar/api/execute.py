@@ -71,7 +71,7 @@ async def execute(
     assert operation.scope is not None
     caller.needs(operation.scope)
     org = await _find_org(service, caller, spec.subjects, id, body)
-    if spec.check is not None:
+    if spec.check is not None and await service.is_first_request(org, key):
         spec.check(service, body)
     ids = IdFactory(org, key, int(time.time() * 1_000))
     source = CommandInput(

@@ -220,6 +220,19 @@ def test_elements_that_will_not_begin_any_more_wait_no_more() -> None:
     assert check(quota(jobs_queued_max=1), trial=trial, jobs=jobs) is None
 
 
+def test_an_array_of_another_account_changes_nothing() -> None:
+    trial = JobTrial(credits=0)
+    trial.org.waiting = 1
+    array = ArrayProgress(id=ARRAY, elements=3, at_once=1, template=asking())
+    row = a_job(ARRAY, elements=3, account=ROOT)
+    trial.org.jobs[ARRAY], trial.org.arrays[ARRAY] = row, array
+    jobs = JobTransaction(trial.org)
+    jobs.put_array(replace(array, closed=True))
+
+    limit = quota(jobs_queued_max=1)
+    assert exceeded("jobs_queued_max", 1, 1) == check(limit, trial=trial, jobs=jobs)
+
+
 def test_an_element_that_begins_in_the_same_transaction_still_waits() -> None:
     trial = JobTrial(credits=0)
     trial.org.waiting = 3

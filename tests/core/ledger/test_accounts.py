@@ -223,6 +223,19 @@ def test_a_price_may_be_in_force_from_when_it_is_set() -> None:
     org.rebuilds()
 
 
+def test_a_price_change_keeps_the_rates_that_it_does_not_name() -> None:
+    """If it is asked to; those in force when the new version takes effect (B1)."""
+    org = Org()
+    org.price(prices("old", a100=1, h100=3))
+    org.does(SetPrice(version=prices("new", hours(1), a100=2), keep_others=True))
+
+    new = prices("new", hours(1), a100=2, h100=3)
+    stored = org.journal.books.header.prices.version(PriceVersionId("new"))
+    assert stored is not None
+    assert {rate.key: rate for rate in new.rates} == {rate.key: rate for rate in stored.rates}
+    org.rebuilds()
+
+
 def test_the_machines_own_zone_is_not_a_zone() -> None:
     """It would mean something else on another machine (B3)."""
     org = Org()

@@ -19,6 +19,7 @@ from bursar.service.pools.logs import Chunk, LogPage, LogPosition, read_log
 from bursar.service.pools.node_cleanup import progress_of
 from bursar.wire.fields import Id
 from bursar.wire.logs import LogPart, LogsResponse
+from bursar.wire.pools import NAME
 
 operations = OperationTable("Jobs")
 
@@ -39,7 +40,7 @@ async def read_logs(
     id: Id,
     after: Annotated[str, Field(max_length=128, description="`next` of the previous answer")] = "",
     node: Annotated[
-        str, Field(max_length=63, description="of a gang; else the one that leads")
+        str, Field(pattern=f"{NAME}|^$", description="of a gang; else the one that leads")
     ] = "",
     limit: Annotated[int, Field(ge=1, le=1_000, description="parts, of at most 64 KiB")] = 100,
     wait_ms: Annotated[int, Field(ge=0, le=20_000, description="how long to wait for more")] = 0,

@@ -86,7 +86,7 @@ async def create_org(call: Call, body: OrgRequest) -> Response:
         raise CallRefused(Refusal(Code.ALREADY_EXISTS, {"org": org}))
     if not is_zone(body.time_zone):
         raise CallFailed("invalid_request", "/time_zone: there is no such zone; try Europe/Berlin")
-    if body.tier is not None:
+    if body.tier is not None and await service.is_first_request(DEPLOYMENT, key):
         service.check_tier(body.tier)
     try:
         command = listed(org, body.name, body.time_zone, body.tier)
@@ -229,13 +229,13 @@ async def create_key(call: Call, body: KeyRequest) -> Response:
         raise CallFailed("invalid_request", "account_id is required")
     org = await _org_of_key(service, caller, body)
     _check_rights(caller, body.scopes, body.rate_per_second, body.expires_at)
-    if body.node is not None:
+    request_key = call.idempotency_key()
+    if body.node is not None and await service.is_first_request(org, request_key):
         await find_pool(service, body.node.partition("/")[0])
     if body.spend_cap_micros is not None and {*body.scopes} & {Scope.OPERATOR, Scope.MANAGE}:
         raise CallFailed(
             "invalid_request", "/spend_cap_micros: a key that can manage could lift its own cap"
         )
-    request_key = call.idempotency_key()
     raw = secret_for(service.secret, org, request_key)
     limit = body.spend_cap_micros
     cap = None if limit is None else Cap(limit, body.spend_cap_every)

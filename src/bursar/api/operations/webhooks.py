@@ -29,7 +29,7 @@ from bursar.core.ledger.events import SettingSet
 from bursar.core.ledger.values import Setting
 from bursar.core.refusal import Code, Refusal
 from bursar.service.keys import Scope
-from bursar.service.queries.request_lookup import first_actor, first_command
+from bursar.service.queries.request_lookup import first_actor
 from bursar.service.queries.settings import SETTINGS_MAX, find_setting, has_room, settings_page
 from bursar.service.webhooks.alerts import alerts_of, rule_setting
 from bursar.service.webhooks.safe_http import UnsafeUrl
@@ -185,7 +185,7 @@ async def create_webhook(call: Call, body: WebhookRequest) -> Response:
     for type in body.events:
         if type not in TYPES:
             raise CallFailed("invalid_request", "/events: there is no such kind of event")
-    if await service.read(lambda reader: first_command(reader, org, key)) is None:
+    if await service.is_first_request(org, key):
         await _check_url(service, body.url)
         await _check_room(service, org, WEBHOOK)
     types = tuple(dict.fromkeys(body.events))
@@ -448,7 +448,7 @@ async def create_rule(call: Call, body: AlertRuleRequest) -> Response:
         rule = body.to_core()
     except (ValueError, TypeError) as error:
         raise InvalidCommand(str(error)) from error
-    if await service.read(lambda reader: first_command(reader, org, key)) is None:
+    if await service.is_first_request(org, key):
         await _check_room(service, org, RULE)
     ids = IdFactory(org, key, int(time.time() * 1_000))
     id = ids.id("id", body.id)

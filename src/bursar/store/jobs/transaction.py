@@ -159,7 +159,11 @@ class StoredJobs:
 
     def live_elements(self, array: JobId) -> list[OrgJob]:
         """The elements of an array that have begun and not finished, by number."""
-        return [_job(row) for row in self._connection.execute(LIVE_ELEMENTS, [self._org, array])]
+        rows = self._connection.execute(LIVE_ELEMENTS, [self._org, array])
+        elements = [_job(row) for row in rows]
+        for element in elements:  # the rules read them one by one afterwards
+            self._jobs.setdefault(element.id, element)
+        return elements
 
     def figures(self, jobs: Sequence[JobId]) -> dict[JobId, JobFigures]:
         """What jobs have spent and hold; an array with all of its elements."""
