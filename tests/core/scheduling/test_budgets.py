@@ -1,5 +1,7 @@
 """Budgets count steps, and a plan says when one ended before all was looked at (S14)."""
 
+import pytest
+
 from bursar.core.scheduling.passes.attempt import LOOKS_PER_USER_DIVISOR
 from bursar.core.scheduling.plan import make_plan
 from bursar.core.value import replace
@@ -34,6 +36,22 @@ def test_a_plan_is_incomplete_if_steps_end_before_victims_are_found() -> None:
     )
 
     assert not complete(case)
+
+
+@pytest.mark.parametrize(("steps", "is_complete"), [(2, False), (3, False), (4, True)])
+def test_checks_whether_all_victims_are_needed_take_steps(steps: int, is_complete: bool) -> None:
+    """Two steps find the set, two more show that both jobs must leave. Without those, the search
+    is repeated among sets that are legal whatever leaves the own org."""
+    case = Case(
+        nodes="n1=8xH100",
+        running="low@n1:1/batch b1@n1:1@1/who=paid.beta.x.bob b2@n1:6@2/who=paid.beta.x.bob/fixed",
+        queued="urgent:1x2/prod",
+        policy=replace(PLAIN, victim_steps=steps),
+        want="b1 preempted for=urgent by=share; low preempted for=urgent by=class;"
+        " urgent waits on=n1:2",
+    )
+
+    assert is_complete == complete(case)
 
 
 def test_a_gang_has_good_victims_though_they_are_not_proven_the_best() -> None:

@@ -1,8 +1,14 @@
 """Who may ask whom to make room: class in an org, share between orgs (S5)."""
 
+from collections import Counter
+
 import pytest
 
-from tests.support.scheduling_cases import Case
+from bursar.core.scheduling.decisions import Preempt
+from bursar.core.scheduling.model.cluster import Cluster
+from bursar.core.scheduling.plan import make_plan
+from bursar.core.scheduling.preemption.rights import Right
+from tests.support.scheduling_cases import T0, Case
 from tests.support.scheduling_checks import check
 
 CASES = {
@@ -336,3 +342,30 @@ CASES = {
 def test_preemption_rights(case: Case) -> None:
     """Class inside an org, share inside a tier, and those who are never asked."""
     check(case)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shape", "own", "others"),
+    [(5, "11x1", 2, 9), (5, "14x1", 8, 6), (5, "18x1", 10, 8), (1, "1x11", 2, 9)],
+)
+def test_own_jobs_leave_too_where_the_other_org_gives_too_little(
+    nodes: int, shape: str, own: int, others: int
+) -> None:
+    """The other org's jobs are cheaper, but it may not give them all: its share would be the
+    smaller one. Jobs of the own org leave as well, among far more sets than can be checked."""
+    size = 40 // nodes
+    places = [f"n{gpu // size}:1@{gpu % size}" for gpu in range(40)]
+    running = [f"own{n}@{place}/class=40" for n, place in enumerate(places[:10])]
+    running += [f"b{n}@{place}/batch/who=paid.beta.x.bob" for n, place in enumerate(places[10:])]
+    case = Case(
+        nodes=" ".join(f"n{node}={size}xH100" for node in range(nodes)),
+        running=" ".join(running),
+        queued=f"urgent:{shape}/prod",
+        usage="paid.beta.x.bob=900",
+        want="",
+    )
+
+    plan = make_plan(Cluster.from_snapshot(case.snapshot()), T0)
+
+    rights = Counter(one.right for one in plan.decisions if isinstance(one, Preempt))
+    assert {Right.CLASS: own, Right.SHARE: others} == rights

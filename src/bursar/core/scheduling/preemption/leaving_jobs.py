@@ -18,9 +18,9 @@ class LeavingJobs:
     ) -> None:
         self._rights = rights
         self._own = id(rights.shares.org_of(rights.job))
-        # The rate of all candidates of the job's own org. What leaves it makes room for more by
-        # share, so a set that is not legal yet may become so.
-        self._own_rate_max = own_rate_max
+        # At most so much is expected to leave the job's own org; at first, all its candidates.
+        # What leaves it makes room for more by share, so a set that is not legal yet may become so.
+        self.own_rate_max = own_rate_max
         self._may_straddle = may_straddle  # whether one job of a group may straddle its floor
         self._lost_milli: dict[int, dict[str, int]] = {}  # by group, then by GPU type
         self._reclaimed: dict[int, list[int]] = {}  # by group: sizes of jobs that leave by `floor`
@@ -43,18 +43,22 @@ class LeavingJobs:
     @property
     def is_always_legal(self) -> bool:
         """Whether all sets that `add` allows are legal, and all smaller ones."""
-        return not self._own_rate_max
+        return not self.own_rate_max
 
     def is_legal(self) -> bool:
         """Whether all orgs that lose jobs by share keep no smaller part than the job's org."""
         if self.is_always_legal:
             return True
-        own_rate = self._lost_rates.get(self._own, 0)
+        own_rate = self.own_rate()
         shares = self._rights.shares
         orgs = {id(org): org for org in self._orgs_by_share()}
         return all(
             shares.can_lose(org, self._lost_rates[key], own_rate) for key, org in orgs.items()
         )
+
+    def own_rate(self) -> Micros:
+        """The rate of the jobs of the job's own org that leave."""
+        return self._lost_rates.get(self._own, 0)
 
     def clears_ceilings(self) -> bool:
         """Whether the waiting job passes no ceiling once these jobs have left."""
@@ -85,13 +89,13 @@ class LeavingJobs:
                 yield self._rights.shares.org_of(running.job)
 
     def _may_be_legal(self, running: RunningJob) -> bool:
-        """Whether every floor holds, and shares do if all candidates of the own org leave."""
+        """Whether every floor holds, and shares do if `own_rate_max` leaves the own org."""
         if not all(map(self._keeps_floor, self._rights.floors.protected_groups(running.job))):
             return False
         shares = self._rights.shares
         org = shares.org_of(running.job)
         if self._by_share.get(id(org)):
-            return shares.can_lose(org, self._lost_rates[id(org)], self._own_rate_max)
+            return shares.can_lose(org, self._lost_rates[id(org)], self.own_rate_max)
         return True
 
     def _keeps_floor(self, group: ShareGroup) -> bool:

@@ -10,11 +10,14 @@ floors, one job of each group may be a job that straddles its floor.
 
 For a job that needs one node the search finds the best set, node by node. For a gang it finds a
 good one: it empties nodes in the order of cost per task, then keeps every job that need not leave.
-With few candidates it checks all sets. The work is counted in sets checked, and the result says
-whether the budget ended before the best set was proven.
+With few candidates it checks all sets. Jobs of the own org that leave allow more jobs to leave by
+share; if the cheapest sets are illegal because too few do, the search is repeated with bounds that
+expect less of them. The work is counted in sets checked, and the result says whether the budget
+ended before the best set was proven.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
@@ -164,6 +167,11 @@ class _VictimSearch:
         """The best set of victims; None if there is none."""
         if self._job.shape.tasks == 1:
             self._search_nodes()
+            if self._best is None and not self._proven and not self._leaving.is_always_legal:
+                # Most sets that were checked may have been illegal: now `add` allows legal ones.
+                self._leaving.own_rate_max = 0
+                self._steps.reset(self._cluster.policy.victim_steps)
+                self._search_nodes()
         else:
             self._search_domains()
         if self._best is None:
@@ -197,7 +205,7 @@ class _VictimSearch:
             if not self._leaving.add(running, right):
                 continue
             if self._fits(node):
-                if self._leaving.is_legal() and self._needs_all(lambda: self._fits(node)):
+                if self._leaving.is_legal() and self._needs_all(lambda _: self._fits(node)):
                     self._keep_if_best(NodePlacement(self._type, ((node, 1),)))
             else:
                 self._check_subsets(node, indexes, at + 1)
@@ -219,14 +227,28 @@ class _VictimSearch:
         for name in sorted(domains):
             if self._is_enough(domains[name]):
                 continue  # room that is free soon belongs to another job
-            self._empty_nodes(domains[name])
+            self._empty_nodes_legally(domains[name])
             if len(self._ranked) <= EXHAUSTIVE_CANDIDATES:
                 self._check_all_sets(domains[name], 0)
             else:
                 self._proven = False
 
-    def _empty_nodes(self, tasks: dict[NodeId, int]) -> None:
-        """Empty nodes of a domain, the cheapest for a task first, until the gang fits."""
+    def _empty_nodes_legally(self, tasks: dict[NodeId, int]) -> None:
+        """Empty nodes, again with less expected from the own org if the set was illegal.
+
+        Less than expected left it, so other orgs gave too much. The more they keep, the more the
+        own org gives instead. If nothing is expected, all sets are legal.
+        """
+        own_rate_max = self._leaving.own_rate_max
+        while (own_rate := self._empty_nodes(tasks)) is not None:
+            self._leaving.own_rate_max = own_rate  # less than before, or the set were legal
+        self._leaving.own_rate_max = own_rate_max
+
+    def _empty_nodes(self, tasks: dict[NodeId, int]) -> Micros | None:
+        """Empty nodes of a domain, the cheapest for a task first, until the gang fits.
+
+        If these jobs must not leave together, returns the rate that would leave the own org.
+        """
         tasks = dict(tasks)
         offers = [o for node in sorted(tasks) if (o := self._make_offer(node, tasks[node]))]
         heapify(offers)
@@ -244,12 +266,16 @@ class _VictimSearch:
                 self._recount(tasks, running)
             if next_offer := self._make_offer(node, tasks[node]):
                 heappush(offers, next_offer)
+        own_rate = None
         if self._is_enough(tasks):
             self._drop_unneeded(tasks)
             if self._leaving.is_legal():
                 self._keep_if_best(self._pack(tasks))
+            else:
+                own_rate = self._leaving.own_rate()
         for running, _ in list(self._leaving.jobs.values()):
             self._leaving.drop(running)
+        return own_rate
 
     def _make_offer(self, node: NodeId, tasks: int) -> "_Offer | None":
         """What room for one more task on a node costs: class, credits per task, and the victims."""
@@ -302,9 +328,8 @@ class _VictimSearch:
             more_tasks = dict(tasks)
             self._recount(more_tasks, running)
             if self._is_enough(more_tasks):
-                if self._leaving.is_legal() and self._needs_all(
-                    lambda: self._is_enough({node: self._count_tasks(node) for node in tasks})
-                ):
+                fits_with = partial(self._is_enough_with, more_tasks)
+                if self._leaving.is_legal() and self._needs_all(fits_with):
                     self._keep_if_best(self._pack(more_tasks))
             else:
                 self._check_all_sets(more_tasks, at + 1)
@@ -328,16 +353,26 @@ class _VictimSearch:
         """Whether a gang fits, and passes no ceiling, if nodes have room for so many tasks."""
         return sum(tasks.values()) >= self._job.shape.tasks and self._leaving.clears_ceilings()
 
-    def _needs_all(self, fits: Callable[[], bool]) -> bool:
+    def _is_enough_with(self, tasks: dict[NodeId, int], staying: RunningJob) -> bool:
+        """Whether a gang fits although a job stays that had left when tasks were counted."""
+        tasks = dict(tasks)
+        self._recount(tasks, staying)
+        return self._is_enough(tasks)
+
+    def _needs_all(self, fits_with: Callable[[RunningJob], bool]) -> bool:
         """Whether the job fits only if all of the leaving jobs leave.
 
-        A set with a job too many is never the best one, unless only that job makes it legal.
+        A set with a job too many is never the best one, unless only that job makes it legal. Also
+        False if the budget ends: then it is not known.
         """
         if self._leaving.is_always_legal:
             return True
         for running, right in list(self._leaving.jobs.values()):
+            if not self._steps.take():
+                self._proven = False
+                return False
             self._leaving.drop(running)
-            is_unneeded = fits()
+            is_unneeded = fits_with(running)
             self._leaving.add(running, right)
             if is_unneeded:
                 return False
