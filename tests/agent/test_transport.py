@@ -130,20 +130,20 @@ def test_call_that_fails_at_one_address_is_followed_by_the_next(office: OverHttp
     gone = "http://127.0.0.1:9"
     http = HttpTransport([gone, office.url], OverHttp.KEY, "p1", N1, 0)
     with pytest.raises(NoAnswer, match=gone):
-        http.exchange(replace(HELLO, n=1), 0)
-    http.exchange(replace(HELLO, n=2), 0)
-    http.exchange(replace(HELLO, n=3), 0)
+        http.exchange(replace(HELLO, number=1), 0)
+    http.exchange(replace(HELLO, number=2), 0)
+    http.exchange(replace(HELLO, number=3), 0)
     office.down = True
     with pytest.raises(NoAnswer, match="no"):
-        http.exchange(replace(HELLO, n=4), 0)
+        http.exchange(replace(HELLO, number=4), 0)
     office.down = False
     with pytest.raises(NoAnswer, match=gone):
-        http.exchange(replace(HELLO, n=5), 0)
-    http.exchange(replace(HELLO, n=6), 0)
+        http.exchange(replace(HELLO, number=5), 0)
+    http.exchange(replace(HELLO, number=6), 0)
     http.close()
 
     wrong = HttpTransport([office.url, gone], "another", "p1", N1, 0)
     for number in (1, 2):
         with pytest.raises(NoAnswer, match="no"):
-            wrong.exchange(replace(HELLO, n=number), 0)
+            wrong.exchange(replace(HELLO, number=number), 0)
     wrong.close()

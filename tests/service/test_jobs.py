@@ -113,7 +113,7 @@ class Stage:
 
     def contradictions(self) -> list[str]:
         """What `verify` says of the org's jobs' histories; others' tests use the database too."""
-        names = "a job's history", "each step of a job"
+        names = "the steps of a job", "each step of a job"
         checks = [one for one in MESSAGE_CHECKS if one.name.startswith(names)]
         found = [one for check in checks for one in problems(self.connection, check)]
         return [str(one) for one in found if one.org == self.org]

@@ -286,7 +286,10 @@ def test_a_locked_org_is_waited_for_and_then_reported_as_busy(
 
     with Ledger(impatient, limits=Limits(lanes=1)) as ledger:
         desk = Office(ledger, new_org(connection))
-        with locked(database_url, desk.org), pytest.raises(Busy, match="in the way"):
+        with (
+            locked(database_url, desk.org),
+            pytest.raises(Busy, match="conflicts with other transactions"),
+        ):
             desk.asks(AddUser(user=ANN))
 
         assert isinstance(desk.asks(AddUser(user=ANN), key="again").outcome, tuple)

@@ -131,7 +131,7 @@ def setting(n: int, before: int | None = None) -> SetSetting:
 ASKED: dict[str, Callable[[int], Command]] = {
     "AddAccount": lambda n: AddAccount(account=AccountId(f"n{n}"), parent=account(n), name="n"),
     "AddUser": lambda n: AddUser(user=UserId(f"new{n}")),
-    "SetBudget": lambda n: budget(n, "more"),
+    "SetBudget": lambda n: replace(budget(n, "more"), limit=10**8),
     "DropBudget": lambda n: DropBudget(budget=BudgetId(f"b{n}")),
     "Issue": lambda n: issue(n, f"new{n}", 7),
     "StartRecurrence": lambda n: recurrence(n, f"new{n}"),

@@ -160,7 +160,7 @@ def test_a_lock_that_is_not_released_in_time_is_reported(
     ):
         with holder.transaction():
             lock_orgs(holder, [org])
-            with pytest.raises(Busy, match=r"in the way [1-7] times"):
+            with pytest.raises(Busy, match=r"conflicts with other transactions, [1-7] times"):
                 ledger.submit(org, "k", BOB).result(60)
 
         assert isinstance(ledger.ask(org, "k", BOB).outcome, tuple)

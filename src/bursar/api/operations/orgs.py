@@ -226,7 +226,7 @@ async def create_key(call: Call, body: KeyRequest) -> Response:
         check_node_key(caller.key, body.scopes, body.node, is_for_node_only=is_for_node_only)
     ours = {*body.scopes} & {Scope.OPERATOR, Scope.WORK}
     if caller.is_operator and body.account_id is None and not ours:
-        raise CallFailed("invalid_request", "account_id is required")
+        raise CallFailed("invalid_request", "/account_id: required for a key of an org")
     org = await _org_of_key(service, caller, body)
     _check_rights(caller, body.scopes, body.rate_per_second, body.expires_at)
     request_key = call.idempotency_key()
