@@ -7,6 +7,13 @@ from tests.support.scheduling_cases import PLAIN, RECLAIMING, Case
 from tests.support.scheduling_checks import check
 
 FLOORS = {
+    "a job within its org's floor comes before one that would pass its own": Case(
+        nodes="n1=8xH100",
+        running="a1@n1:2/ran=5h b1@n1:3@2/who=paid.beta.x.bob/ran=2h",
+        queued="a2:2 b2:3/who=paid.beta.x.bob",
+        shares="paid.acme=floor5 paid.beta=floor5",
+        want="a2 -> n1:2; b2 waits needs=3 free=1 start=19h",
+    ),
     # ------------------------------------------------------------------ order
     "an account below its floor goes first, whatever it used": Case(
         nodes="n1=4xH100",

@@ -53,6 +53,24 @@ def test_a_victim_never_preempts_its_preemptor() -> None:
     assert {"a0": 1, "a1": 1, "a2": 1} == {job: len(at) for job, at in rounds.started.items()}
 
 
+def test_nor_does_a_victim_of_a_floor() -> None:
+    """Also if jobs of both orgs straddle their floors, which together exceed the node."""
+    a = " ".join(f"a{n}:6/limit=10h a{n}s:2/limit=10h" for n in range(3))
+    b = " ".join(f"b{n}:3/limit=4h/who=paid.beta.x.bob" for n in range(12))
+    shares = "paid.acme=floor5 paid.beta=floor5"
+    rounds = Rounds.of(Case(nodes="n1=8xH100", shares=shares, want=""))
+    for job in jobs(a):
+        rounds.arrive(T0, job)
+    for number, job in enumerate(jobs(b)):
+        rounds.arrive(T0 + 10 * MINUTE + number * HOUR, job)
+
+    rounds.run_until(T0 + 48 * HOUR, every=10 * MINUTE)
+
+    pairs = {(victim, preemptor) for _, victim, preemptor in rounds.preempted}
+    assert pairs
+    assert set() == pairs & {(preemptor, victim) for victim, preemptor in pairs}
+
+
 def test_a_higher_class_that_comes_later_takes_the_room_and_keeps_it() -> None:
     """The batch job makes room once, waits, and starts again when the urgent one is over."""
     rounds = Rounds.of(Case(nodes="n1=4xH100", queued="low:4/batch/limit=2h", want=""))

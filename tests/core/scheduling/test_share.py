@@ -13,6 +13,7 @@ from bursar.core.scheduling.order.share_group import (
     BELOW_FLOOR,
     CHILD_BELOW_FLOOR,
     FAIR_SHARE,
+    WITHIN_FLOOR,
     ShareGroup,
 )
 from bursar.core.value import replace
@@ -110,6 +111,16 @@ def test_a_job_that_ends_before_it_began_used_nothing() -> None:
     assert [] == list(one.usage.past_usage_by_user())
 
 
+def test_a_job_that_stays_within_a_floor_comes_before_one_that_would_pass_it() -> None:
+    one = tree("paid.acme=floor2 paid.beta=floor4")
+    one.enqueue(job("a:3"))
+    one.enqueue(job("b:3/who=paid.beta.x.u"))
+    ranks = [known(one, ("paid", org)).rank() for org in ("acme", "beta")]
+
+    assert [BELOW_FLOOR, WITHIN_FLOOR] == ranks
+    assert ["beta/", "acme/"] == order(one, ("paid",))
+
+
 def test_the_order_among_siblings() -> None:
     """Below its floor, somebody below a floor beneath, then by use; equal ones by name."""
     one = tree("paid.dino=floor4 paid.cora.x=floor4")
@@ -118,7 +129,7 @@ def test_the_order_among_siblings() -> None:
     assert ["dino/", "cora/", "acme/", "beta/"] == order(one, ("paid",))
 
     ranks = [known(one, ("paid", org)).rank() for org in ("dino", "cora", "acme")]
-    assert [BELOW_FLOOR, CHILD_BELOW_FLOOR, FAIR_SHARE] == ranks
+    assert [WITHIN_FLOOR, CHILD_BELOW_FLOOR, FAIR_SHARE] == ranks
 
     one.count_running(job("r:1"), "H100", T0)
     assert ["dino/", "cora/", "beta/", "acme/"] == order(one, ("paid",))

@@ -27,7 +27,8 @@ from bursar.core.value import value
 
 POSITIONS_LISTED: Final = 50  # by default
 
-RANK_NAMES: Final = ("owed", "owed_below", "fair")  # names of the values of `ShareGroup.rank`
+# Names of the values of `ShareGroup.rank`.
+RANK_NAMES: Final = ("owed", "owed", "owed_below", "fair")
 
 
 class QueueGroup(StrEnum):

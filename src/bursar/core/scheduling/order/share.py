@@ -1,10 +1,10 @@
 """The share tree: whose turn it is.
 
 Each group (tier, org, account, user) adds up what runs below it, what it has used and what waits.
-At every group the children that have jobs waiting are in order: those below their floor, then those
-with a group below its floor beneath them, then by usage for each unit of weight; equal ones by
-name. Going down from the root by the first child leads to the user whose turn it is. The order
-inside a user is the policy's.
+At every group the children that have jobs waiting are in order: those below their floor (before
+all, those that a waiting job leaves within it), then those with a group below its floor beneath
+them, then by usage for each unit of weight; equal ones by name. Going down from the root by the
+first child leads to the user whose turn it is. The order inside a user is the policy's.
 
     groups      all groups by path                     (`share_groups`)
     queues      the jobs inside each user              (`user_queues`)

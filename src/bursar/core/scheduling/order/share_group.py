@@ -1,8 +1,8 @@
 """One group of the share tree: a tier, an org, an account or a user.
 
 A group adds up what runs and waits below it. Its children that have jobs waiting are in order:
-those below their floor first, then those with such a group beneath them, then by usage for their
-weight; equal ones by name.
+those below their floor first (before all, those that a waiting job leaves within it), then those
+with such a group beneath them, then by usage for their weight; equal ones by name.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,8 @@ from bursar.core.sorted_set import SortedSet
 
 JOBS: Final = "jobs"  # names the ceiling on running jobs, where others name a GPU type
 
-BELOW_FLOOR, CHILD_BELOW_FLOOR, FAIR_SHARE = range(3)  # see `ShareGroup.rank`
+# See `ShareGroup.rank`.
+WITHIN_FLOOR, BELOW_FLOOR, CHILD_BELOW_FLOOR, FAIR_SHARE = range(4)
 
 
 class ShareGroup:
@@ -100,6 +101,15 @@ class ShareGroup:
                 return True
         return False
 
+    def can_stay_within_floor(self) -> bool:
+        """Whether it has no more than its floor even with one of its waiting jobs."""
+        return any(
+            0 < shape.milli_gpus <= floor - self.used.get(gpu_type, 0)
+            for gpu_type, floor in self.floor.items()
+            for shape in self.waiting_shapes
+            if gpu_type == ANY_TYPE or gpu_type in shape.types
+        )
+
     def is_within_share(self) -> bool:
         """Whether it runs, by weight, at most the average of its busy siblings."""
         parent = self.parent
@@ -115,9 +125,13 @@ class ShareGroup:
         return self.used[ANY_TYPE] - self.floor.get(ANY_TYPE, 0)
 
     def rank(self) -> int:
-        """How urgent its claim is: BELOW_FLOOR, CHILD_BELOW_FLOOR or FAIR_SHARE."""
+        """How urgent its claim is: one of the four ranks.
+
+        A job that leaves its group within the floor may preempt by `floor`, so it comes before jobs
+        that would pass theirs. Otherwise those would take free GPUs, and others stop for this one.
+        """
         if self.floor and self.is_below_floor():
-            return BELOW_FLOOR
+            return WITHIN_FLOOR if self.can_stay_within_floor() else BELOW_FLOOR
         first = self.order.first()
         return CHILD_BELOW_FLOOR if first is not None and first[0] < FAIR_SHARE else FAIR_SHARE
 
