@@ -414,12 +414,12 @@ def test_a_tier_brings_its_budgets(tenant: Tenant) -> None:
 def test_quote_lists_every_problem(tenant: Tenant) -> None:
     """Not only the first reason; and nothing happens (M1)."""
     tenant.caller.made("/debts", {"account_id": tenant.account, "amount_micros": 1})
-    before = tenant.number()
+    before = tenant.changes()
     quote = tenant.caller.made("/quotes", {"account_id": tenant.account, "amount_micros": 5})
 
     codes = {one["code"] for one in quote["problems"]}
     assert {"debt_outstanding", "insufficient_credits"} == codes
-    assert before == tenant.number()
+    assert before == tenant.changes()
 
 
 # Looking

@@ -36,7 +36,7 @@ def hold(tenant: Tenant, amount: str) -> bytes:
 def nothing(tenant: Tenant, answer: httpx2.Response, before: int, status: int, code: str) -> Any:
     """A problem, and nothing else."""
     told = refused(answer, status, code)
-    assert before == tenant.number(), "something was written"
+    assert before == tenant.changes(), "something was written"
     assert "Traceback" not in answer.text
     return told
 
@@ -77,7 +77,7 @@ AMOUNTS = {
 def test_an_amount_is_a_whole_number_in_bounds(tenant: Tenant, name: str) -> None:
     """Nothing is rounded, cut or guessed where money is concerned (L14)."""
     amount, status, code = AMOUNTS[name]
-    before = tenant.number()
+    before = tenant.changes()
 
     nothing(tenant, send(tenant.caller, hold(tenant, amount)), before, status, code)
 
@@ -115,7 +115,7 @@ BODIES: dict[str, tuple[bytes, int, str]] = {
 def test_body_must_be_one_unambiguous_json_object(tenant: Tenant, name: str) -> None:
     """What could be understood in two ways is not understood."""
     content, status, code = BODIES[name]
-    before = tenant.number()
+    before = tenant.changes()
     told = nothing(tenant, send(tenant.caller, content), before, status, code)
 
     assert len(json.dumps(told)) < 2_000, "it repeats what was sent"
@@ -138,7 +138,7 @@ def test_unknown_field_is_refused_with_its_pointer(
     """It may have been meant to matter."""
     if path in ("/holds", "/grants"):
         body = {"account_id": tenant.account, **body}
-    before = tenant.number()
+    before = tenant.changes()
     caller = tenant.operator if path == "/orgs" else tenant.caller
     told = nothing(tenant, caller.post(path, body), before, 422, "invalid_request")
 
@@ -195,12 +195,12 @@ def test_response_lists_at_most_twenty_errors(tenant: Tenant) -> None:
 def test_meaningless_value_is_refused(tenant: Tenant, path: str, body: dict[str, Any]) -> None:
     """The problem uses the client's field names, and nothing changes."""
     parent = "parent_id" if path == "/accounts" else "account_id"
-    before = tenant.number()
+    before = tenant.changes()
     answer = tenant.caller.post(path, {parent: tenant.account, **body})
 
     assert answer.status_code in (409, 422), answer.text
     assert "application/problem+json" == answer.headers["content-type"]
-    assert before == tenant.number()
+    assert before == tenant.changes()
 
 
 @pytest.mark.parametrize("name", ["o\0o", "", " " * 256])
@@ -284,7 +284,7 @@ def test_malformed_id_in_a_path_is_refused(tenant: Tenant, path: str) -> None:
 @pytest.mark.parametrize("kind", ["text/plain", "application/xml", "multipart/form-data", "", "x"])
 def test_body_of_another_content_type_is_refused(tenant: Tenant, kind: str) -> None:
     """A browser's form must not be able to ask for anything."""
-    before = tenant.number()
+    before = tenant.changes()
     answer = send(tenant.caller, hold(tenant, "1"), content_type=kind)
 
     nothing(tenant, answer, before, 415, "unsupported_media_type")
@@ -298,7 +298,7 @@ def test_every_standard_json_content_type_is_accepted(tenant: Tenant, kind: str)
 
 def test_compressed_body_is_refused(tenant: Tenant) -> None:
     """A few bytes could be unpacked to very many."""
-    before = tenant.number()
+    before = tenant.changes()
     packed = gzip.compress(hold(tenant, "1"))
     answer = send(tenant.caller, packed, content_encoding="gzip")
 
@@ -309,7 +309,7 @@ def test_compressed_body_is_refused(tenant: Tenant) -> None:
 def test_a_body_has_at_most_a_mebibyte(tenant: Tenant) -> None:
     """Whether it says so beforehand or comes in pieces."""
     padded = hold(tenant, "1") + b" " * 1_100_000
-    before = tenant.number()
+    before = tenant.changes()
 
     nothing(tenant, send(tenant.caller, padded), before, 413, "too_large")
     pieces = (padded[place : place + 65_536] for place in range(0, len(padded), 65_536))
@@ -326,7 +326,7 @@ def test_chunked_body_is_accepted(tenant: Tenant) -> None:
 
 def test_chunked_body_is_checked_as_strictly(tenant: Tenant) -> None:
     """Also without a Content-Length."""
-    before = tenant.number()
+    before = tenant.changes()
     answer = send(tenant.caller, iter([b'{"amount_', b'micros":1}']), content_type="text/plain")
     nothing(tenant, answer, before, 415, "unsupported_media_type")
     nothing(tenant, send(tenant.caller, iter([b"{", b'"a":'])), before, 400, "malformed")
@@ -338,7 +338,7 @@ LISTS = ("gpu_types", "regions", "account_ids", "job_kinds", "priority_classes")
 @pytest.mark.parametrize("name", LISTS)
 def test_list_in_a_grant_policy_has_at_most_64_names(tenant: Tenant, name: str) -> None:
     """Each is walked through for every hold that might draw on the grant."""
-    before = tenant.number()
+    before = tenant.changes()
     grant = {"account_id": tenant.account, "amount_micros": 5, "kind": "promo"}
     names = [f"{n:03}".ljust(255, "n") for n in range(65)]
     if name == "account_ids":
@@ -365,7 +365,7 @@ def test_grant_policy_with_full_lists_is_stored(tenant: Tenant) -> None:
 
 def test_lines_of_a_batch_are_checked_as_strictly(tenant: Tenant) -> None:
     """Each line fails by itself; what is no batch fails whole."""
-    before = tenant.number()
+    before = tenant.changes()
     lines = [
         {"operation": "holds.create", "body": {"account_id": tenant.account, "amount_micros": "1"}},
         {"operation": "holds.create", "body": {"account_id": tenant.account}},
@@ -378,4 +378,4 @@ def test_lines_of_a_batch_are_checked_as_strictly(tenant: Tenant) -> None:
     assert [422, 422, 422, 422, 422, 400] == [one["status"] for one in answer.json()["results"]]
     for wrong in ([], [{"operation": "orgs.create"}], [{"operation": "users.create"}] * 257):
         refused(tenant.caller.post("/batch", {"operations": wrong}), 422, "invalid_request")
-    assert before == tenant.number()
+    assert before == tenant.changes()
