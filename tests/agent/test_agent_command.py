@@ -14,7 +14,7 @@ from bursar.agent.local.processes import LocalBackend, ProcessSettings
 from bursar.core import leases
 from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.instant import MINUTE
-from bursar.core.messages import Why
+from bursar.core.messages import Cause
 from tests.support.agent_node import python
 from tests.support.agent_pool import OverHttp, RealPool
 from tests.support.patience import eventually
@@ -95,7 +95,7 @@ def test_agent_continues_after_a_kill_and_a_restart(
         eventually(lambda: not any((state / "ended").iterdir()), "an empty folder")
 
     assert 1 == len(starts.read_text().split())
-    assert [Why.FINISHED] == [end.why for end in pool.ends(key)]
+    assert [Cause.FINISHED] == [end.why for end in pool.ends(key)]
     assert {"wait_ms=5000"} == set(office.waits)
 
 
@@ -134,7 +134,7 @@ def test_agent_suspended_for_too_long_has_lost_its_processes(
         eventually(lambda: pool.job(key).state is JobState.QUEUED, "another turn")
         eventually(lambda: not any((state / "attempts").iterdir()), "an empty table")
 
-    assert [Why.LOST] == [end.why for end in pool.ends(key)]
+    assert [Cause.LOST] == [end.why for end in pool.ends(key)]
 
 
 def test_second_agent_is_refused(office: OverHttp, state: Path) -> None:

@@ -23,7 +23,7 @@ from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.dispatch.reports import LeaseOrders, NodeReport
 from bursar.core.dispatch.state import Exit, JobKey
 from bursar.core.instant import HOUR, MILLISECOND
-from bursar.core.messages import Why
+from bursar.core.messages import Cause
 from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.value import replace
 from tests.support.agent_node import N1, python
@@ -129,7 +129,7 @@ def test_job_runs_and_its_result_is_reported(pool: RealPool, folder: Path) -> No
         eventually(lambda: not processes.table(), "an empty table")
     (end,) = pool.ends(key)
 
-    assert (Why.FINISHED, 0, '[{"inline": "42", "type": "text/plain"}]', True) == (
+    assert (Cause.FINISHED, 0, '[{"inline": "42", "type": "text/plain"}]', True) == (
         end.why, end.exit_code, end.result, end.job_finished,
     )  # fmt: skip
 
@@ -142,7 +142,7 @@ def test_failed_job_is_reported_with_its_exit_code(pool: RealPool, folder: Path)
         until(pool, key, JobState.FAILED)
     (end,) = pool.ends(key)
 
-    assert (Why.FAILED, 9, None) == (end.why, end.exit_code, end.result)
+    assert (Cause.FAILED, 9, None) == (end.why, end.exit_code, end.result)
 
 
 def test_preempted_job_resumes_from_its_checkpoint(pool: RealPool, folder: Path) -> None:
@@ -160,9 +160,9 @@ def test_preempted_job_resumes_from_its_checkpoint(pool: RealPool, folder: Path)
         until(pool, key, JobState.SUCCEEDED)
     stopped, finished = pool.ends(key)
 
-    assert (Why.PREEMPTED, 75, False) == (stopped.why, stopped.exit_code, stopped.job_finished)
+    assert (Cause.PREEMPTED, 75, False) == (stopped.why, stopped.exit_code, stopped.job_finished)
     assert stopped.kept_ms is None or stopped.kept_ms > 0
-    assert (Why.FINISHED, '[{"inline": "10"}]') == (finished.why, finished.result)
+    assert (Cause.FINISHED, '[{"inline": "10"}]') == (finished.why, finished.result)
 
 
 def log(folder: Path, fence: object) -> str:
@@ -182,7 +182,7 @@ def test_cancelled_job_is_stopped(pool: RealPool, folder: Path) -> None:
         pool.withdraw(key)
         until(pool, key, JobState.CANCELLED)
 
-    assert [Why.CANCELLED] == [end.why for end in pool.ends(key)]
+    assert [Cause.CANCELLED] == [end.why for end in pool.ends(key)]
 
 
 APPENDS = """
@@ -206,7 +206,7 @@ def test_each_attempt_starts_once_whatever_messages_are_lost(
     fences = starts.read_text().split()
 
     assert len(keys) <= len(fences) == len(set(fences))
-    finished = [one for key in keys for one in pool.ends(key) if one.why is Why.FINISHED]
+    finished = [one for key in keys for one in pool.ends(key) if one.why is Cause.FINISHED]
     assert len(keys) == len(finished)
 
 
@@ -235,7 +235,7 @@ def test_restarted_agent_takes_over_running_processes(
         until(pool, key, JobState.SUCCEEDED)
 
     assert 1 == len(starts.read_text().split())
-    assert [Why.FINISHED] == [end.why for end in pool.ends(key)]
+    assert [Cause.FINISHED] == [end.why for end in pool.ends(key)]
 
 
 def test_older_fence_is_not_started(pool: RealPool, folder: Path) -> None:
@@ -249,7 +249,7 @@ def test_older_fence_is_not_started(pool: RealPool, folder: Path) -> None:
         until(pool, key, JobState.QUEUED)
         assert {} == processes.table()
 
-    assert [Why.LOST] == [end.why for end in pool.ends(key)]
+    assert [Cause.LOST] == [end.why for end in pool.ends(key)]
 
 
 def test_start_and_end_are_reported_at_once(pool: RealPool, folder: Path) -> None:
@@ -353,7 +353,7 @@ def test_nothing_starts_on_a_full_disk(
         until(pool, key, JobState.QUEUED)
         assert {} == processes.table()
 
-    assert [Why.LOST] == [end.why for end in pool.ends(key)]
+    assert [Cause.LOST] == [end.why for end in pool.ends(key)]
 
 
 def test_results_that_do_not_fit_follow_in_a_later_report() -> None:

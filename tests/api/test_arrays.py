@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bursar.core.messages import Why
+from bursar.core.messages import Cause
 from tests.api.test_jobs import (
     CREDIT,
     FULL,
@@ -86,7 +86,7 @@ def test_elements_are_paid_separately_and_the_array_ends_with_the_last(
             shown(funded, array)["state"],
             shown(funded, one["id"])["state"],
         )
-        told.ended(Why.FINISHED, 60, exit_code=0, result=f'{{"n":{n}}}')
+        told.ended(Cause.FINISHED, 60, exit_code=0, result=f'{{"n":{n}}}')
         assert {"n": n} == funded.caller.get(f"/jobs/{one['id']}/result").json()["manifest"]
     pool.jobs.advance_arrays(funded.id)
 
@@ -127,7 +127,7 @@ def test_array_is_cancelling_until_its_last_element_has_finished(
     told = pool.about(funded.id, one["id"])
     told.started()
     cancels = [funded.caller.post(f"/jobs/{array}/cancel").json()["cancelling"] for _ in "ab"]
-    told.ended(Why.CANCELLED, 60)
+    told.ended(Cause.CANCELLED, 60)
     eventually(lambda: shown(funded, array)["ended_at"] is not None)
     cancels.append(funded.caller.post(f"/jobs/{array}/cancel").json()["cancelling"])
 

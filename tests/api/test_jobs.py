@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from bursar.core.messages import Corrected, EndClass, Enqueue, HoldGrew, Why
+from bursar.core.messages import Cause, Corrected, EndClass, Enqueue, HoldGrew
 from bursar.store.jobs.outbox import message_of
 from tests.support.api_service import RANDOM_ID, Process, Tenant, new_id, refused
 from tests.support.patience import PATIENCE_S, eventually
@@ -362,7 +362,7 @@ def test_a_job_runs_spends_and_leaves_a_result(funded: Tenant, pool: Pool) -> No
         *(half["spent_micros"], half["spent_micros"] + half["held_micros"]),
     )
     manifest = {"files": [{"uri": "s3://b/k", "sha256": "0" * 64}]}
-    told.ended(Why.FINISHED, HOUR * 3 // 4, exit_code=0, result=json.dumps(manifest))
+    told.ended(Cause.FINISHED, HOUR * 3 // 4, exit_code=0, result=json.dumps(manifest))
 
     over = shown(funded, job)
     assert ("succeeded", "finished", "user", 0) == (
@@ -384,17 +384,17 @@ def test_job_reports_failure_preemption_loss_and_giving_up(funded: Tenant, pool:
     failed = submitted(funded)["id"]
     told = pool.about(funded.id, failed)
     told.started()
-    told.ended(Why.FAILED, 5, exit_code=3)
+    told.ended(Cause.FAILED, 5, exit_code=3)
     again = submitted(funded)["id"]
     told = pool.about(funded.id, again)
     told.started()
-    told.ended(Why.PREEMPTED, 60, end_class=EndClass.PREEMPTION, over=False)
+    told.ended(Cause.PREEMPTED, 60, end_class=EndClass.PREEMPTION, over=False)
     waits = shown(funded, again)
     told.started(2)
-    told.ended(Why.OUT_OF_CREDITS, 60, 2, end_class=EndClass.LIMIT, over=False)
+    told.ended(Cause.OUT_OF_CREDITS, 60, 2, end_class=EndClass.LIMIT, over=False)
     dry = shown(funded, again)
     told.started(3)
-    told.ended(Why.LOST, 60, 3, end_class=EndClass.PLATFORM)
+    told.ended(Cause.LOST, 60, 3, end_class=EndClass.PLATFORM)
 
     assert ("failed", "failed", 3) == tuple(
         shown(funded, failed)[name] for name in ("state", "why", "exit_code")
@@ -448,7 +448,7 @@ def test_cancelled_running_job_is_stopping(funded: Tenant, pool: Pool) -> None:
     assert "stopping" == shown(funded, job)["state"]
     told.ran(600)
     assert "stopping" == shown(funded, job)["state"]
-    told.ended(Why.CANCELLED, 605)
+    told.ended(Cause.CANCELLED, 605)
     assert ("cancelled", price(H100, 2, 605)) == (
         *(shown(funded, job)["state"], shown(funded, job)["spent_micros"]),
     )
@@ -459,7 +459,7 @@ def test_cancelled_running_job_is_stopping(funded: Tenant, pool: Pool) -> None:
     [asked] = [one for one in funded.events() if one["body"].get("why") == "stop_requested"]
     assert asked["actor_id"] is not None, "who has asked is in the audit trail"
     late = submitted(funded)["id"]
-    pool.about(funded.id, late).dropped(Why.HOLD_ENDED, EndClass.LIMIT)
+    pool.about(funded.id, late).dropped(Cause.HOLD_ENDED, EndClass.LIMIT)
     assert {"id": late, "cancelling": False} == funded.caller.post(f"/jobs/{late}/cancel").json()
     assert "expired" == shown(funded, late)["state"]
 
@@ -519,7 +519,7 @@ def test_hold_of_a_job_cannot_be_changed_directly(
     assert FULL == shown(funded, job)["held_micros"]
     told = pool.about(funded.id, job)
     told.started()
-    told.ended(Why.FINISHED, 60)
+    told.ended(Cause.FINISHED, 60)
     refused(funded.caller.post(f"/holds/{job}/{what}", body), 409, "hold_closed")
 
 
@@ -534,7 +534,7 @@ def test_jobs_are_listed_newest_first_and_filtered(funded: Tenant, pool: Pool) -
     third = submitted(funded, user_id=user, max_run_seconds=60)["id"]
     told = pool.about(funded.id, first)
     told.started()
-    told.ended(Why.FINISHED, 5)
+    told.ended(Cause.FINISHED, 5)
 
     def found(query: str = "") -> list[str]:
         answer = funded.caller.get(f"/jobs{query}")
@@ -576,7 +576,7 @@ def test_top_jobs_have_the_highest_cost_first(funded: Tenant, pool: Pool) -> Non
     slow.ran(HOUR // 2)
     done = pool.about(funded.id, over)
     done.started()
-    done.ended(Why.FINISHED, HOUR)
+    done.ended(Cause.FINISHED, HOUR)
 
     def top(by: str) -> list[tuple[str, int]]:
         name = {"spent": "spent_micros", "held": "held_micros", "burn": "micros_per_hour"}[by]
@@ -651,7 +651,7 @@ def test_event_stream_of_a_job_resumes_and_ends_with_the_job(funded: Tenant, poo
     with Watcher(funded, job, **{"Last-Event-ID": "2"}) as watcher:
         seen = watcher.events()
         assert "spent" == next(seen)[1]
-        told.ended(Why.FINISHED, 700)
+        told.ended(Cause.FINISHED, 700)
         rest = list(seen)
         assert ("3", "step", "succeeded") == _brief(rest[0])
         assert 0 == rest[-1][2]["held_micros"]
@@ -692,9 +692,9 @@ def test_corrected_step_has_only_the_figures_of_its_attempt(funded: Tenant, pool
     job = submitted(funded)["id"]
     told = pool.about(funded.id, job)
     told.started()
-    told.ended(Why.LOST, 60, end_class=EndClass.PLATFORM, over=False)
+    told.ended(Cause.LOST, 60, end_class=EndClass.PLATFORM, over=False)
     told.started(attempt=2)
-    told.ended(Why.FAILED, 90, attempt=2, exit_code=3)
+    told.ended(Cause.FAILED, 90, attempt=2, exit_code=3)
     for attempt in (1, 2):
         told.say(
             Corrected(
@@ -719,9 +719,9 @@ def test_webhook_gets_each_step_of_a_job(funded: Tenant, pool: Pool, there: Rece
     job = submitted(funded)["id"]
     told = pool.about(funded.id, job)
     told.started()
-    told.ended(Why.PREEMPTED, 60, end_class=EndClass.PREEMPTION, over=False)
+    told.ended(Cause.PREEMPTED, 60, end_class=EndClass.PREEMPTION, over=False)
     told.started(attempt=2)
-    told.ended(Why.FINISHED, 90, attempt=2, exit_code=0)
+    told.ended(Cause.FINISHED, 90, attempt=2, exit_code=0)
 
     got = there.wait(6)
     alone = [one for one in got if one.path == "/ends"]

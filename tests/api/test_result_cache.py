@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bursar.core.messages import Why
+from bursar.core.messages import Cause
 from tests.api.test_jobs import CREDIT, FULL, H100, HOUR, Watcher, ask, price, shown, submitted
 from tests.support.api_service import Process, Tenant, new_tenant, refused
 from tests.support.pool_messages import Pool, pooling
@@ -36,11 +36,11 @@ def shared(tenant: Tenant, **more: Any) -> Any:
     return submitted(tenant, **{"cache": CACHE, **more})
 
 
-def ended(pool: Pool, tenant: Tenant, job: str, why: Why = Why.FINISHED) -> None:
+def ended(pool: Pool, tenant: Tenant, job: str, why: Cause = Cause.FINISHED) -> None:
     """A job has run for ten minutes."""
     told = pool.about(tenant.id, job)
     told.started()
-    done = why is Why.FINISHED
+    done = why is Cause.FINISHED
     result = json.dumps({"model": f"s3://{job}"}) if done else None
     told.ended(why, RUN_S, exit_code=0 if done else 1, result=result)
 
@@ -109,7 +109,7 @@ def test_steps_name_the_job_that_is_followed_and_the_source_of_the_result(
     """Also to those who watch; a leader that fails hands over."""
     funded(tenant)
     first, second, third = shared(tenant), shared(tenant), shared(tenant)
-    ended(pool, tenant, first["id"], Why.FAILED)
+    ended(pool, tenant, first["id"], Cause.FAILED)
     assert second["id"] == shown(tenant, third["id"])["follows"]
     ended(pool, tenant, second["id"])
 
@@ -135,7 +135,7 @@ def test_repeated_submission_gets_the_first_response(tenant: Tenant, pool: Pool)
     funded(tenant)
     first = shared(tenant)
     following = tenant.caller.post("/jobs", ask(tenant, cache=CACHE), "follows")
-    ended(pool, tenant, first["id"], Why.FAILED)
+    ended(pool, tenant, first["id"], Cause.FAILED)
     ended(pool, tenant, following.json()["id"])
     served = tenant.caller.post("/jobs", ask(tenant, cache=CACHE), "served")
     assert "succeeded" == served.json()["state"]

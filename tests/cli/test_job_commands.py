@@ -16,7 +16,7 @@ import pytest
 
 from bursar.cli.commands.submit import parse_gpus, parse_pairs, parse_variables, render_quote
 from bursar.cli.job_progress import draw_bar, format_step
-from bursar.core.messages import EndClass, Why
+from bursar.core.messages import Cause, EndClass
 from bursar.store.pools.loader import add_pool
 from tests.cli.test_client_commands import (  # noqa: F401 (fixtures)
     Running,
@@ -198,7 +198,7 @@ def test_result_of_a_job_is_shown(shell: Shell, pool: Pool) -> None:
     for one, left in ((job, json.dumps(manifest)), (other, None)):
         told = pool.about(shell.org, one)
         told.started()
-        told.ended(Why.FINISHED, 60, exit_code=0, result=left)
+        told.ended(Cause.FINISHED, 60, exit_code=0, result=left)
 
     page = shell.says("job", job, "--result")
     assert re.search(r"(?m)^exit code +0$", page)
@@ -253,7 +253,7 @@ def test_cached_result_is_reused(shell: Shell, pool: Pool) -> None:
     assert f"waits for job {first['id']}" in shell.says(*dry)
     told = pool.about(shell.org, first["id"])
     told.started()
-    told.ended(Why.FINISHED, 60, exit_code=0)
+    told.ended(Cause.FINISHED, 60, exit_code=0)
 
     assert f"reuses the result of job {first['id']}; price: free" in shell.says(*dry)
     assert re.search(rf"cached from +{first['id']}", shell.says("job", second["id"]))
@@ -301,10 +301,10 @@ def test_most_expensive_jobs_are_ranked(shell: Shell) -> None:
 def test_job_is_followed_until_it_finishes(shell: Shell, pool: Pool) -> None:
     """Each step on a line; the status says whether it succeeded."""
     good, bad = submitted(shell)["id"], submitted(shell)["id"]
-    for job, why in ((good, Why.FINISHED), (bad, Why.FAILED)):
+    for job, why in ((good, Cause.FINISHED), (bad, Cause.FAILED)):
         told = pool.about(shell.org, job)
         told.started()
-        told.ended(why, 1_800, exit_code=int(why is Why.FAILED))
+        told.ended(why, 1_800, exit_code=int(why is Cause.FAILED))
 
     lines = shell.says("watch", good).splitlines()
     assert [
@@ -325,7 +325,7 @@ def test_operator_corrects_the_end_class_of_an_attempt(shell: Shell, pool: Pool)
     job = submitted(shell)["id"]
     told = pool.about(shell.org, job)
     told.started()
-    told.ended(Why.FAILED, 1_800, exit_code=1)
+    told.ended(Cause.FAILED, 1_800, exit_code=1)
 
     said = shell.run("correct", job, "platform", "--reason", "its GPU fell off the bus")
     assert (0, True) == (said.exit_code, f"bursar watch {job}" in said.stderr), said.stderr
@@ -341,7 +341,7 @@ def test_bar_at_a_terminal_shows_spent_and_held_credits(shell: Shell, pool: Pool
     job = submitted(shell)["id"]
     told = pool.about(shell.org, job)
     told.started()
-    told.ended(Why.FINISHED, 1_800)
+    told.ended(Cause.FINISHED, 1_800)
     status, shown = at_a_terminal(shell, "watch", job)
 
     assert 0 == status

@@ -15,7 +15,16 @@ from bursar.core.leases import (
     report_interval_ms,
     requeues,
 )
-from bursar.core.messages import EndClass, Ended, Enqueue, HoldGrew, JobSpec, RanSoFar, Started, Why
+from bursar.core.messages import (
+    Cause,
+    EndClass,
+    Ended,
+    Enqueue,
+    HoldGrew,
+    JobSpec,
+    RanSoFar,
+    Started,
+)
 from bursar.core.money import usage_price
 from bursar.core.scheduling.model.jobs import Shape
 from tests.support.builders import PER_MS, T0
@@ -128,7 +137,7 @@ def test_other_messages_that_make_no_sense_cannot_be_made_either() -> None:
                 run_ms=run_ms,
                 kept_ms=None,
                 job_finished=True,
-                why=Why.FINISHED,
+                why=Cause.FINISHED,
             )
     with pytest.raises(ValueError, match="kept_ms is 0 to 5, not 6"):
         Ended(
@@ -137,7 +146,7 @@ def test_other_messages_that_make_no_sense_cannot_be_made_either() -> None:
             run_ms=5,
             kept_ms=6,
             job_finished=True,
-            why=Why.LOST,
+            why=Cause.LOST,
         )
     with pytest.raises(ValueError, match="at is"):
         Started(attempt=1, gpu_type="h100", started_at=-1, run_ms=0)

@@ -13,7 +13,7 @@ from bursar.core.instant import DAY, SECOND
 from bursar.core.jobs.arrays import COUNT, INDEX
 from bursar.core.ledger.commands import Reserve
 from bursar.core.ledger.values import Context
-from bursar.core.messages import Dropped, EndClass, Enqueue, JobSpec, Why, Withdraw
+from bursar.core.messages import Cause, Dropped, EndClass, Enqueue, JobSpec, Withdraw
 from bursar.core.refusal import Code, Refusal
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.nodes import Node
@@ -25,7 +25,7 @@ from bursar.service.jobs.submission import submission_request
 from bursar.service.ledger.audit import Contradiction, verify
 from bursar.service.ledger.batch import Answer, CommandRequest
 from bursar.store.jobs.arrays import ArrayStates
-from bursar.store.jobs.outbox import Letter, from_orgs
+from bursar.store.jobs.outbox import Envelope, from_orgs
 from bursar.store.sql.connection import Connection
 from bursar.store.verify.arrays import ARRAY_CHECKS
 from bursar.store.verify.ledger import CHECKS, problems
@@ -63,7 +63,7 @@ class Field(Stage):
         submission = Submission("pool", reserve, spec, request='{"command":["x"]}', **more)
         return submission_request(self.org, f"submit {job}", submission)
 
-    def letters(self) -> list[Letter]:
+    def envelopes(self) -> list[Envelope]:
         """What pools are to be told."""
         return from_orgs(self.connection, None, 100, self.org)
 
@@ -80,7 +80,7 @@ class Field(Stage):
         """The elements that are in the pool."""
         return [one.job for one in self.elements(job) if one.ended_at is None]
 
-    def end(self, job: str, why: Why = Why.FINISHED, run_ms: int = 1_000) -> None:
+    def end(self, job: str, why: Cause = Cause.FINISHED, run_ms: int = 1_000) -> None:
         """Let an element start and end."""
         self.started(job=job)
         self.hear(ended(why, run_ms), job)
@@ -101,7 +101,7 @@ class Field(Stage):
 
 @pytest.fixture(scope="module")
 def url(database_url: str) -> Iterator[str]:
-    """A database of this file's own: whoever delivers letters goes on with all arrays."""
+    """A database of this file's own: whoever delivers envelopes goes on with all arrays."""
     with migrated(database_url) as address:
         yield address
 
@@ -122,12 +122,12 @@ def test_an_array_is_one_hold_and_submits_as_many_elements_as_its_limit(field: F
     """All that it may cost is set aside in one step; its pool hears of two of five (M1)."""
     field.array()
     assert (HAS - 5 * LOT, 5 * LOT, 0) == field.credits()
-    assert [] == field.letters(), "nothing has begun"
+    assert [] == field.envelopes(), "nothing has begun"
 
     field.jobs.advance_arrays(field.org)
     field.jobs.advance_arrays(field.org)
 
-    told = field.letters()
+    told = field.envelopes()
     assert 2 == len(told)
     messages = [one.message for one in told]
     assert all(isinstance(one, Enqueue) and one.hold_micros == LOT for one in messages)
@@ -203,7 +203,7 @@ def test_a_cancelled_array_submits_no_more_and_cancels_unfinished_elements(field
 
     # One runs on its trimmed lot (the cheaper type), one waits with all of its own.
     assert LOT + RUN_MS == field.credits()[1]
-    told = [(one.job, type(one.message)) for one in field.letters() if one.n == 2]
+    told = [(one.job, type(one.message)) for one in field.envelopes() if one.n == 2]
     assert {(runs, Withdraw), (waits, Withdraw)} == set(told)
     assert {"stopping", "queued"} == {one.state for one in field.elements()}
     assert ("stopping", True) == (field.shown("a").state, field.shown("a").withdrawn)
@@ -211,8 +211,8 @@ def test_a_cancelled_array_submits_no_more_and_cancels_unfinished_elements(field
     assert 2 == len(field.elements()), "nothing more begins"
     assert [] == field.wrong()
 
-    field.hear(ended(Why.CANCELLED, 2_000), runs)
-    field.hear(Dropped(end_class=EndClass.USER, why=Why.CANCELLED), waits)
+    field.hear(ended(Cause.CANCELLED, 2_000), runs)
+    field.hear(Dropped(end_class=EndClass.USER, why=Cause.CANCELLED), waits)
     field.jobs.advance_arrays(field.org)
     whole = field.shown("a")
     assert ("cancelled", "cancelled", "user") == (whole.state, whole.why, whole.end_class)
@@ -237,7 +237,7 @@ def test_one_element_can_be_cancelled_alone(field: Field) -> None:
     field.jobs.advance_arrays(field.org)
     [first] = field.live()
     field.jobs.cancel(field.org, JobId(first))
-    field.hear(Dropped(end_class=EndClass.USER, why=Why.CANCELLED), first)
+    field.hear(Dropped(end_class=EndClass.USER, why=Cause.CANCELLED), first)
     field.jobs.advance_arrays(field.org)
     [second] = field.live()
     field.end(second)
@@ -251,13 +251,13 @@ def test_one_element_can_be_cancelled_alone(field: Field) -> None:
 @pytest.mark.parametrize(
     ("ends", "state"),
     [
-        ((Why.FINISHED, Why.FAILED, Why.TIME_UP), "failed"),
-        ((Why.FINISHED, Why.TIME_UP), "expired"),
-        ((Why.FINISHED, Why.FINISHED), "succeeded"),
+        ((Cause.FINISHED, Cause.FAILED, Cause.TIME_UP), "failed"),
+        ((Cause.FINISHED, Cause.TIME_UP), "expired"),
+        ((Cause.FINISHED, Cause.FINISHED), "succeeded"),
     ],
 )
 def test_an_array_ends_as_the_worst_of_its_elements(
-    field: Field, ends: tuple[Why, ...], state: str
+    field: Field, ends: tuple[Cause, ...], state: str
 ) -> None:
     """One that has failed lets the whole have failed."""
     field.array(elements=len(ends), at_once=len(ends))
@@ -276,7 +276,7 @@ def test_an_array_whose_hold_has_ended_submits_no_more_elements(field: Field) ->
     field.jobs.advance_arrays(field.org)
     [first] = field.live()
     field.now += 61 * DAY
-    field.hear(Dropped(end_class=EndClass.LIMIT, why=Why.HOLD_ENDED), first)
+    field.hear(Dropped(end_class=EndClass.LIMIT, why=Cause.HOLD_ENDED), first)
     field.jobs.advance_arrays(field.org)
 
     whole = field.shown("a")

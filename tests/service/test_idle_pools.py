@@ -29,7 +29,7 @@ from bursar.store.pools.loader import create_pool, lock_pool, locked
 from bursar.store.pools.rows import PoolRow
 from bursar.store.sql.connection import Connection, money_time
 from bursar.wire.pools import NodeResponse, PoolResponse
-from tests.service.test_pools import POLICY, Clock, Ears, Node1, begin, letter, runs
+from tests.service.test_pools import POLICY, Clock, Ears, Node1, begin, envelope, runs
 from tests.support.database_proxy import proxy
 from tests.support.databases import connected, migrated
 from tests.support.dispatch_pool import N1, asking
@@ -81,7 +81,7 @@ def row_of(connection: Connection, pool: str) -> PoolRow:
 def submit(keeper: PoolHandle, connection: Connection, job: str) -> None:
     """A job that has come just now."""
     ask = asking(hold_until=money_time(connection) + 10 * MINUTE)
-    keeper.receive([letter(keeper, job, ask)])
+    keeper.receive([envelope(keeper, job, ask)])
 
 
 def test_a_hundred_idle_pools_take_no_connections_and_no_threads(
@@ -178,15 +178,15 @@ def resting(
 
 def test_a_pool_rests_when_nothing_waits_or_runs(connection: Connection, resting: Resting) -> None:
     """And not before; whoever stands by leaves it alone, whoever is told of a job leads it."""
-    resting.keeper.receive([letter(resting.keeper, "job", asking(hold_micros=0))])
+    resting.keeper.receive([envelope(resting.keeper, "job", asking(hold_micros=0))])
     assert None is not resting.leading._turn(), "a job waits for credits"
-    resting.keeper.receive([letter(resting.keeper, "job", Withdraw(), 2)])
+    resting.keeper.receive([envelope(resting.keeper, "job", Withdraw(), 2)])
     assert None is resting.leading._turn()
     row = row_of(connection, resting.pool)
     assert (1, 0, NEVER) == (row.epoch, row.leads_until, row.leader_due_at)
     assert None is resting.other._turn()
     assert 1 == row_of(connection, resting.pool).epoch
-    resting.keeper.receive([letter(resting.keeper, "next", asking())])
+    resting.keeper.receive([envelope(resting.keeper, "next", asking())])
     assert None is not resting.other._turn(), "it did not have to wait for a term to end"
     row = row_of(connection, resting.pool)
     assert (2, "two", 0) == (row.epoch, row.leader, row.leader_due_at)
@@ -246,8 +246,8 @@ def test_what_came_while_a_question_was_answered_is_decided(
     connection: Connection, resting: Resting
 ) -> None:
     """The answer is given by a cluster that has caught up: that was no round."""
-    resting.keeper.receive([letter(resting.keeper, "first", asking())])
-    submits = [letter(resting.keeper, "second", asking())]
+    resting.keeper.receive([envelope(resting.keeper, "first", asking())])
+    submits = [envelope(resting.keeper, "second", asking())]
 
     def asked(cluster: Cluster, now: Instant) -> int:
         return len(cluster.waiting)

@@ -7,19 +7,19 @@ import pytest
 from bursar.core.dispatch.job_lifecycle import FINISHED, TRANSITIONS, JobState
 from bursar.core.jobs.states import JobUpdate, update_from
 from bursar.core.messages import (
+    Cause,
     Dropped,
     EndClass,
     Ended,
     Message,
     RanSoFar,
     Started,
-    Why,
 )
 
 AT = 1_000
 
 
-def ended(why: Why, *, over: bool, **more: Any) -> Ended:
+def ended(why: Cause, *, over: bool, **more: Any) -> Ended:
     """The end of an attempt."""
     return Ended(
         attempt=2,
@@ -41,34 +41,34 @@ AFTER: dict[str, tuple[Message, str | None, str | None, bool]] = {
         False,
     ),
     "a reading": (RanSoFar(attempt=2, run_ms=3), None, None, False),
-    "it finished": (ended(Why.FINISHED, over=True), "succeeded", "finished", True),
-    "it failed": (ended(Why.FAILED, over=True), "failed", "failed", True),
-    "withdrawn": (ended(Why.CANCELLED, over=True), "cancelled", "cancelled", True),
-    "out of time": (ended(Why.TIME_UP, over=True), "expired", "time_up", True),
-    "preempted": (ended(Why.PREEMPTED, over=False), "queued", "preempted", False),
-    "lost": (ended(Why.LOST, over=False), "queued", "lost", False),
-    "preempted too often": (ended(Why.PREEMPTED, over=True), "failed", "given_up", True),
-    "lost too often": (ended(Why.LOST, over=True), "failed", "given_up", True),
+    "it finished": (ended(Cause.FINISHED, over=True), "succeeded", "finished", True),
+    "it failed": (ended(Cause.FAILED, over=True), "failed", "failed", True),
+    "withdrawn": (ended(Cause.CANCELLED, over=True), "cancelled", "cancelled", True),
+    "out of time": (ended(Cause.TIME_UP, over=True), "expired", "time_up", True),
+    "preempted": (ended(Cause.PREEMPTED, over=False), "queued", "preempted", False),
+    "lost": (ended(Cause.LOST, over=False), "queued", "lost", False),
+    "preempted too often": (ended(Cause.PREEMPTED, over=True), "failed", "given_up", True),
+    "lost too often": (ended(Cause.LOST, over=True), "failed", "given_up", True),
     "out of credits": (
-        ended(Why.OUT_OF_CREDITS, over=False),
+        ended(Cause.OUT_OF_CREDITS, over=False),
         "out_of_credits",
         "out_of_credits",
         False,
     ),
     "out of credits for good": (
-        ended(Why.OUT_OF_CREDITS, over=True),
+        ended(Cause.OUT_OF_CREDITS, over=True),
         "expired",
         "out_of_credits",
         True,
     ),
     "dropped": (
-        Dropped(end_class=EndClass.USER, why=Why.CANCELLED),
+        Dropped(end_class=EndClass.USER, why=Cause.CANCELLED),
         "cancelled",
         "cancelled",
         True,
     ),
     "its hold has ended": (
-        Dropped(end_class=EndClass.LIMIT, why=Why.HOLD_ENDED),
+        Dropped(end_class=EndClass.LIMIT, why=Cause.HOLD_ENDED),
         "expired",
         "hold_ended",
         True,
@@ -91,13 +91,13 @@ def test_each_message_of_the_pool_sets_the_state_of_the_job(name: str) -> None:
 def test_a_start_records_its_pool_and_time() -> None:
     stand = update_from(Started(attempt=3, gpu_type="h100", started_at=7, run_ms=9), AT)
 
-    assert JobUpdate(3, JobState.RUNNING, Why.STARTED, started_at=7, gpu_type="h100") == stand
+    assert JobUpdate(3, JobState.RUNNING, Cause.STARTED, started_at=7, gpu_type="h100") == stand
 
 
 def test_the_result_counts_once_the_job_is_finished() -> None:
     """An attempt's exit code is known; a result is that of the job (S9)."""
-    waits = update_from(ended(Why.LOST, over=False, exit_code=9, result="{}"), AT)
-    over = update_from(ended(Why.FINISHED, over=True, exit_code=0, result="{}"), AT)
+    waits = update_from(ended(Cause.LOST, over=False, exit_code=9, result="{}"), AT)
+    over = update_from(ended(Cause.FINISHED, over=True, exit_code=0, result="{}"), AT)
 
     assert ((9, None), (0, "{}")) == (
         (waits.exit_code, waits.result),
@@ -108,6 +108,6 @@ def test_the_result_counts_once_the_job_is_finished() -> None:
 def test_every_end_of_an_attempt_in_the_table_is_mapped() -> None:
     """None that a pool can tell is a bug to an org."""
     for (state, why), to in TRANSITIONS.items():
-        if state is JobState.RUNNING and why is not Why.STOP_REQUESTED:
+        if state is JobState.RUNNING and why is not Cause.STOP_REQUESTED:
             message = ended(why, over=to in FINISHED)
             assert to.value == update_from(message, AT).state

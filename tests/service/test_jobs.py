@@ -21,7 +21,7 @@ from bursar.core.ledger.commands import (
     RevokeGrant,
 )
 from bursar.core.ledger.values import Context, CreditKind, GrantPolicy
-from bursar.core.messages import EndClass, Ended, JobSpec, Started, ToOrg, Why
+from bursar.core.messages import Cause, EndClass, Ended, JobSpec, Started, ToOrg
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, Refusal
 from bursar.core.scheduling.model.jobs import Shape
@@ -32,7 +32,7 @@ from bursar.service.jobs.queries import JobQueries, JobView, Step
 from bursar.service.jobs.quotas import Quota, quotas_of
 from bursar.service.jobs.submission import Option, extension_request, submission_request
 from bursar.service.ledger.batch import Answer, Batch, CommandRequest
-from bursar.store.jobs.outbox import Letter, from_orgs
+from bursar.store.jobs.outbox import Envelope, from_orgs
 from bursar.store.sql.connection import Connection
 from bursar.store.verify.ledger import problems
 from bursar.store.verify.messages import MESSAGE_CHECKS
@@ -89,13 +89,13 @@ class Stage:
         submission = Submission("pool", reserve, spec, request="{}", **more)
         return submission_request(self.org, f"submit {job}", submission)
 
-    def letter(self, message: ToOrg, job: str = "job") -> Letter:
+    def envelope(self, message: ToOrg, job: str = "job") -> Envelope:
         self.told[job] = self.told.get(job, 0) + 1
-        return Letter(self.org, "pool", JobId(job), self.told[job], message, self.now)
+        return Envelope(self.org, "pool", JobId(job), self.told[job], message, self.now)
 
     def hear(self, message: ToOrg, job: str = "job") -> None:
-        letter = self.letter(message, job)
-        assert [letter] == self.jobs.receive([letter])
+        envelope = self.envelope(message, job)
+        assert [envelope] == self.jobs.receive([envelope])
 
     def started(self, attempt: int = 1, job: str = "job") -> None:
         run_ms = RUN_MS
@@ -132,10 +132,10 @@ def stage(connection: Connection) -> Stage:
     return Stage(connection, new_org(connection))
 
 
-def ended(why: Why, run_ms: int, *, over: bool = True, attempt: int = 1) -> Ended:
+def ended(why: Cause, run_ms: int, *, over: bool = True, attempt: int = 1) -> Ended:
     return Ended(
         attempt=attempt,
-        end_class=EndClass.LIMIT if why is Why.OUT_OF_CREDITS else EndClass.USER,
+        end_class=EndClass.LIMIT if why is Cause.OUT_OF_CREDITS else EndClass.USER,
         run_ms=run_ms,
         kept_ms=None,
         job_finished=over,
@@ -147,7 +147,7 @@ def ended(why: Why, run_ms: int, *, over: bool = True, attempt: int = 1) -> Ende
 def test_each_step_is_stored_with_the_spent_and_held_credits(stage: Stage) -> None:
     stage.submit()
     stage.started()
-    stage.hear(ended(Why.FAILED, 40_000))
+    stage.hear(ended(Cause.FAILED, 40_000))
 
     assert [
         (1, "queued", "submitted", 0, None, 0, 3 * RUN_MS),
@@ -165,7 +165,7 @@ def test_each_step_is_an_event_of_its_org(stage: Stage) -> None:
     stage.submit()
     stage.started()
     stage.jobs.cancel(stage.org, JobId("job"), "mine", "a key")
-    stage.hear(ended(Why.CANCELLED, 40_000))
+    stage.hear(ended(Cause.CANCELLED, 40_000))
 
     assert [
         ("job", "submitted", "queued"),
@@ -185,7 +185,7 @@ def test_a_cancellation_and_an_end_in_one_batch_leave_one_of_them(stage: Stage) 
         job = f"job-{first}"
         stage.submit(job)
         stage.started(job=job)
-        handling = MessageHandler([stage.letter(ended(Why.FINISHED, 1_000), job)], [])
+        handling = MessageHandler([stage.envelope(ended(Cause.FINISHED, 1_000), job)], [])
         assert handling.ask is not None
         asks = [
             handling.ask,
@@ -301,7 +301,7 @@ def test_credits_that_come_let_a_job_wait_for_gpus_again(stage: Stage) -> None:
     stage.started()
     stage.jobs.extend(stage.org, "more", JobId("job"), 500)
     assert ("running", RUN_MS + 500) == (stage.shown().state, stage.shown().held)
-    stage.hear(ended(Why.OUT_OF_CREDITS, RUN_MS, over=False))
+    stage.hear(ended(Cause.OUT_OF_CREDITS, RUN_MS, over=False))
     assert "out_of_credits" == stage.shown().state
     stage.jobs.extend(stage.org, "and more", JobId("job"), 500)
 
@@ -316,7 +316,7 @@ def test_credits_that_come_let_a_job_wait_for_gpus_again(stage: Stage) -> None:
 def test_the_exit_code_is_that_of_the_last_attempt(stage: Stage) -> None:
     stage.submit()
     stage.started()
-    stage.hear(ended(Why.OUT_OF_CREDITS, 5, over=False))
+    stage.hear(ended(Cause.OUT_OF_CREDITS, 5, over=False))
     assert 7 == stage.shown().exit_code
     stage.started(2)
 
@@ -326,8 +326,10 @@ def test_the_exit_code_is_that_of_the_last_attempt(stage: Stage) -> None:
 def test_two_steps_of_a_job_in_one_batch_are_two_steps(stage: Stage) -> None:
     """An extension and a message may come to the ledger together."""
     stage.submit()
-    letter = stage.letter(Started(attempt=1, gpu_type="a100", started_at=stage.now, run_ms=RUN_MS))
-    start = CommandRequest(stage.org, *next(commands_of(message_of(letter))))
+    envelope = stage.envelope(
+        Started(attempt=1, gpu_type="a100", started_at=stage.now, run_ms=RUN_MS)
+    )
+    start = CommandRequest(stage.org, *next(commands_of(message_of(envelope))))
     stage.ask([start, extension_request(stage.org, "more", JobId("job"), 9)])
 
     assert [1, 2, 3] == [one.n for one in stage.steps()]

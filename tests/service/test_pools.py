@@ -42,7 +42,7 @@ from bursar.service.pools.pool import (
 from bursar.service.pools.pooled_lane import POOL_TIMEOUTS, Connections
 from bursar.store.database import Timeouts
 from bursar.store.database import connect as limited
-from bursar.store.jobs.outbox import Letter
+from bursar.store.jobs.outbox import Envelope
 from bursar.store.pools import loader, writer
 from bursar.store.pools.loader import PoolUnknown, create_pool, enter_pool, lock_pool, locked
 from bursar.store.sql.connection import Connection
@@ -105,9 +105,9 @@ class Node1:
         )
 
 
-def letter(keeper: PoolHandle, job: str, message: ToPool, n: int = 1) -> Letter:
+def envelope(keeper: PoolHandle, job: str, message: ToPool, n: int = 1) -> Envelope:
     """A message about a job."""
-    return Letter("acme", keeper.id, JobId(job), n, message, T0)
+    return Envelope("acme", keeper.id, JobId(job), n, message, T0)
 
 
 def key(job: str) -> JobKey:
@@ -154,7 +154,7 @@ def led(keeper: PoolHandle, who: str = "one") -> int:
 def placed(keeper: PoolHandle, job: str = "job") -> PlanOutcome:
     """A job that has come, and was given GPUs."""
     epoch = led(keeper)
-    keeper.receive([letter(keeper, job, asking())])
+    keeper.receive([envelope(keeper, job, asking())])
     written = keeper.write(epoch, decided(keeper))
     assert [key(job)] == [lease.key for lease in written.placed]
     return written
@@ -209,8 +209,8 @@ def test_who_contradicts_what_is_known_spoils_nobody_elses_asks(
             lock_pool(connection, pool)
             before = keeper.report(node.told())
             eventually(lambda: waits(connection, pool), "the first waits for the lock")
-            good = beside.submit(keeper.receive, [letter(keeper, "good", asking())])
-            bad = beside.submit(keeper.receive, [letter(keeper, "bad", Withdraw())])
+            good = beside.submit(keeper.receive, [envelope(keeper, "good", asking())])
+            bad = beside.submit(keeper.receive, [envelope(keeper, "bad", Withdraw())])
             eventually(lambda: good.running() and bad.running(), "both have asked")
             after = keeper.report(node.told())
         assert before.result() is not None
@@ -256,7 +256,7 @@ def test_what_has_happened_is_told_to_whoever_waits_for_it(
         begin(keeper, node)
         epoch = led(keeper)
         ears.heard.clear()
-        keeper.receive([letter(keeper, "job", asking())])
+        keeper.receive([envelope(keeper, "job", asking())])
         assert ["changed"] == ears.heard
         keeper.write(epoch, decided(keeper))
         assert ["changed", "ordered"] == ears.heard, "whoever has decided it knows"
@@ -265,10 +265,10 @@ def test_what_has_happened_is_told_to_whoever_waits_for_it(
         keeper.report(node.told(ran(0))).result()
         assert ["told"] == ears.heard
         ears.heard.clear()
-        keeper.receive([letter(keeper, "job", Withdraw(), 2)])
+        keeper.receive([envelope(keeper, "job", Withdraw(), 2)])
         assert ["changed", "ordered"] == ears.heard
         ears.heard.clear()
-        keeper.receive([letter(keeper, "job", Withdraw(), 2)])
+        keeper.receive([envelope(keeper, "job", Withdraw(), 2)])
         keeper.expire()
         assert [] == ears.heard
 
@@ -291,7 +291,7 @@ def test_what_others_have_ordered_is_told_to_whoever_waits_here(
         leader.report(node.told(ran(0))).result()
         other.catch_up()
         assert set() == ears.nodes, "that it has begun is no news to it"
-        leader.receive([letter(leader, "job", Withdraw(), 2)])
+        leader.receive([envelope(leader, "job", Withdraw(), 2)])
         other.catch_up()
         assert {N1} == ears.nodes
 
@@ -306,7 +306,7 @@ def test_run_time_that_is_told_after_the_end_is_kept(
         [lease] = placed(keeper).placed
         clock.now += 5 * SECOND
         keeper.report(node.told(ran(5_000, lease.fence))).result()
-        keeper.receive([letter(keeper, "job", Withdraw(), 2)])
+        keeper.receive([envelope(keeper, "job", Withdraw(), 2)])
         clock.now += 30 * SECOND
         assert 1 == keeper.expire()
         assert {} == keeper.look(lambda known: known.leases), "what is over is not remembered"
@@ -356,7 +356,7 @@ class Two:
         name = f"j{len(self.jobs)}"
         self.jobs[name] = 1
         ask = asking(hold_until=self.clock.now + MINUTE)
-        assert 1 == len(keeper.receive([letter(keeper, name, ask)]))
+        assert 1 == len(keeper.receive([envelope(keeper, name, ask)]))
 
     def _again(self, keeper: PoolHandle) -> None:
         if self.jobs:
@@ -364,7 +364,7 @@ class Two:
             self.jobs[name] += 1
             grew = HoldGrew(added=1_000, until=self.clock.now + MINUTE)
             message = self.random.choice((Withdraw(), grew))
-            assert 1 == len(keeper.receive([letter(keeper, name, message, self.jobs[name])]))
+            assert 1 == len(keeper.receive([envelope(keeper, name, message, self.jobs[name])]))
 
     def _report(self, keeper: PoolHandle) -> None:
         node = self.random.choice(self.nodes)
@@ -454,9 +454,9 @@ def test_who_is_asked_about_is_known_although_a_leader_follows_meanwhile(
             keeper.follow(POLICY, clock.now)
             return work.job(key("job")), work.job(lease.key)
 
-        by_letter = PoolCall(do, jobs=(key("job"),))
+        by_envelope = PoolCall(do, jobs=(key("job"),))
         by_lease = PoolCall(do, leases=(lease.fence,))
-        for ask in (by_letter, by_lease):
+        for ask in (by_envelope, by_lease):
             [(told, late)] = kept.run(own, [ask])
             assert told is not None, ask
             assert told == late
@@ -518,7 +518,7 @@ def test_news_for_nodes_are_not_lost_with_the_transaction_that_found_them(
         placed(leader)
         ears.nodes.clear()
         with pytest.raises(InvariantBroken):
-            other.receive([letter(other, "bad", Withdraw())])
+            other.receive([envelope(other, "bad", Withdraw())])
         other.catch_up()
 
     assert {N1} == ears.nodes
@@ -560,7 +560,7 @@ def test_what_may_have_been_written_is_asked_again_and_happens_once(
             assert keeper.register(Node(id=N1, gpu_type="H100", gpus=2)) is None
             keeper.report(node.told()).result()
             assert 1 == led(keeper)
-        first, more = letter(keeper, "job", asking()), letter(keeper, "more", asking())
+        first, more = envelope(keeper, "job", asking()), envelope(keeper, "more", asking())
         for one in (first, more):
             assert [one] == keeper.receive([one])
         for _ in range(2):
@@ -646,7 +646,7 @@ def test_a_stale_epoch_writes_nothing(database_url: str, connection: Connection,
     ):
         begin(one, node)
         mine = led(one, "one")
-        one.receive([letter(one, "job", asking())])
+        one.receive([envelope(one, "job", asking())])
         decisions = decided(one)
         assert (None, T0) == two.lead("two")
         clock.now += LEADER_TERM
@@ -666,9 +666,9 @@ def test_a_job_withdrawn_while_its_place_was_decided_gets_none(
     with kept_at(database_url, pool) as one, kept_at(database_url, pool) as two:
         begin(one, Node1())
         epoch = led(one)
-        one.receive([letter(one, "job", asking()), letter(one, "more", asking())])
+        one.receive([envelope(one, "job", asking()), envelope(one, "more", asking())])
         decisions = decided(one)
-        two.receive([letter(two, "job", Withdraw(), 2)])
+        two.receive([envelope(two, "job", Withdraw(), 2)])
         written = one.write(epoch, decisions)
 
     assert [key("more")] == [lease.key for lease in written.placed]
@@ -683,7 +683,7 @@ def test_whoever_leads_next_knows_for_whom_gpus_were_freed(
         begin(one, Node1())
         placed(one, "victim")
         two.follow(POLICY, T0)
-        one.receive([letter(one, "wants", asking(spec=WHOLE_NODE))])
+        one.receive([envelope(one, "wants", asking(spec=WHOLE_NODE))])
         victim, wants = cluster_name(key("victim")), cluster_name(key("wants"))
         ask = Preempt(job=victim, wanted_by=wants, right="class", lost=0, stops_at=T0)
         pieces = (Piece(N1, (0, 1), 1),)
@@ -697,7 +697,7 @@ def test_whoever_leads_next_knows_for_whom_gpus_were_freed(
                 assert {wants: pieces} == {
                     job: mark.pieces for job, mark in follower.cluster.earmarks.items()
                 }
-        one.receive([letter(one, "wants", Withdraw(), 2)])
+        one.receive([envelope(one, "wants", Withdraw(), 2)])
     sql = "select count(*) from queue where pool_id = %s and earmark is not null"
     assert [(0,)] == connection.execute(sql, [pool]).fetchall()
 
@@ -710,7 +710,7 @@ def test_who_may_be_tried_again_later_is_although_nothing_else_happens(
     with kept_at(database_url, pool, clock) as keeper:
         leads = PoolLeader(keeper, POLICY, "one")
         begin(keeper, node)
-        keeper.receive([letter(keeper, "job", asking())])
+        keeper.receive([envelope(keeper, "job", asking())])
         leads._turn()
         assert {"job"} == runs(connection, pool)
         keeper.report(node.told(ran(0, 1, exit=Exit.GONE))).result()
@@ -792,7 +792,7 @@ def queued(keeper: PoolHandle, connection: Connection, *jobs: str) -> None:
         "select (extract(epoch from clock_timestamp()) * 1000000)::bigint"
     ).fetchall()
     ask = asking(hold_until=now + 10 * MINUTE)
-    keeper.receive([letter(keeper, job, ask) for job in jobs])
+    keeper.receive([envelope(keeper, job, ask) for job in jobs])
 
 
 @pytest.mark.slow

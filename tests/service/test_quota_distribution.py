@@ -36,7 +36,7 @@ from bursar.service.pools.pool import (
 from bursar.service.pools.quota_distribution import POLICY_SETTING, QuotaDistributor
 from bursar.store.database import Timeouts
 from bursar.store.database import connect as limited
-from bursar.store.jobs.outbox import Letter
+from bursar.store.jobs.outbox import Envelope
 from bursar.store.ledger.loader import lock_orgs
 from bursar.store.pools.loader import create_pool, lock_pool
 from bursar.store.sql.connection import Connection
@@ -147,10 +147,10 @@ class World:
 
     def submit(self, pool: PoolHandle, *jobs: str, quotas: tuple[str, ...] = ("q",)) -> None:
         """Jobs of one GPU come to a pool."""
-        letters = [
-            Letter(self.org, pool.id, JobId(job), 1, asking(quotas=quotas), T0) for job in jobs
+        envelopes = [
+            Envelope(self.org, pool.id, JobId(job), 1, asking(quotas=quotas), T0) for job in jobs
         ]
-        assert len(jobs) == len(pool.receive(letters))
+        assert len(jobs) == len(pool.receive(envelopes))
 
     def running(self) -> list[tuple[str, int, str]]:
         """What has GPUs, as the database has it."""

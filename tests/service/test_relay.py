@@ -138,7 +138,7 @@ def moved(connection: Connection, org: str, job: str) -> list[tuple[str, str, in
     return [(kind, way, amount, (at - T0) // SECOND) for kind, way, amount, at in found]
 
 
-def letters(connection: Connection, pool: str) -> list[str]:
+def envelopes(connection: Connection, pool: str) -> list[str]:
     """What a pool has told, in order: the kind of each message."""
     sql = "select body ->> 0 from pool_outbox where pool_id = %s order by org_id, job_id, n"
     return [kind for (kind,) in connection.execute(sql, [pool])]
@@ -261,7 +261,7 @@ def test_from_hold_to_settlement(connection: Connection) -> None:
     stage.runs(lease.fence, 30)
     stage.later(5)
     stage.ends(lease.fence, Exit.DONE, 33_500)
-    assert ["Started", "RanSoFar", "RanSoFar", "RanSoFar", "Ended"] == letters(
+    assert ["Started", "RanSoFar", "RanSoFar", "RanSoFar", "Ended"] == envelopes(
         connection, stage.world.pool
     )
     stage.relay.round()
@@ -288,7 +288,7 @@ def test_readings_between_two_charges_are_stored_and_not_sent(connection: Connec
         stage.later(1)
         stage.reports(lease.fence, 9_999)  # clamped to what can be true
 
-    assert ["Started"] == letters(connection, stage.world.pool)
+    assert ["Started"] == envelopes(connection, stage.world.pool)
     sql = """
         select p.run_ms, l.reported_ms, l.clamped
           from leases l join lease_parts p on p.pool_id = l.pool_id and p.fence = l.fence
@@ -297,14 +297,14 @@ def test_readings_between_two_charges_are_stored_and_not_sent(connection: Connec
     assert [(9_000, 0, True)] == connection.execute(sql, [stage.world.pool]).fetchall()
     stage.later(2)
     stage.reports(lease.fence, 9_999)
-    assert ["Started"] == letters(connection, stage.world.pool)
+    assert ["Started"] == envelopes(connection, stage.world.pool)
     stage.reports(lease.fence, 10_000)
-    assert ["Started", "RanSoFar"] == letters(connection, stage.world.pool)
+    assert ["Started", "RanSoFar"] == envelopes(connection, stage.world.pool)
     stage.later(9)
     stage.reports(lease.fence, 19_999)  # counted from what was told last
-    assert ["Started", "RanSoFar"] == letters(connection, stage.world.pool)
+    assert ["Started", "RanSoFar"] == envelopes(connection, stage.world.pool)
     stage.reports(lease.fence, 20_000)
-    assert ["Started", "RanSoFar", "RanSoFar"] == letters(connection, stage.world.pool)
+    assert ["Started", "RanSoFar", "RanSoFar"] == envelopes(connection, stage.world.pool)
 
 
 def test_the_pool_processes_messages_of_a_job_in_order(connection: Connection) -> None:
@@ -318,7 +318,7 @@ def test_the_pool_processes_messages_of_a_job_in_order(connection: Connection) -
     assert [enqueue, withdraw] == stage.pool.receive([withdraw, enqueue, withdraw])
     assert 0 == waiting(stage.pool)
     assert [withdraw] == stage.pool.receive([withdraw])
-    assert ["Dropped"] == letters(connection, stage.world.pool)
+    assert ["Dropped"] == envelopes(connection, stage.world.pool)
     stage.relay.round()
     assert (("over", "user"), 0) == (stage.state(), stage.used())
     stage.is_sound()
@@ -349,7 +349,7 @@ def test_a_job_is_cancelled_while_it_runs(connection: Connection) -> None:
     stage.jobs.cancel(stage.world.org, JobId("job"))
     stage.jobs.cancel(stage.world.org, JobId("job"))
     told = from_orgs(connection, None, 10, stage.world.org)
-    assert [Withdraw()] == [letter.message for letter in told]  # told once
+    assert [Withdraw()] == [envelope.message for envelope in told]  # told once
     stage.relay.round()
     stage.later(5)
 
@@ -433,7 +433,7 @@ def test_usage_reported_after_the_end_of_the_hold_is_charged(
     stage.later(3_600)
     late = stage.relay.round().late
 
-    assert len(late) == len(letters(connection, stage.world.pool)) > 3
+    assert len(late) == len(envelopes(connection, stage.world.pool)) > 3
     assert (("over", "limit"), 20_000) == (stage.state(), stage.used())
     assert (ISSUED - 20_000, 0, 20_000) == parts(connection, stage.world.org)
     stage.is_sound()
@@ -680,10 +680,10 @@ def test_messages_about_unknown_jobs_wait(connection: Connection) -> None:
     stage = Stage(connection)
     lease = stage.lease()
     stage.reports(lease.fence, 0)
-    [letter] = from_pool(connection, stage.world.pool, None, 10)
+    [envelope] = from_pool(connection, stage.world.pool, None, 10)
 
-    assert [] == stage.jobs.receive([letter._replace(job=JobId("other"))])
-    assert [letter] == stage.jobs.receive([letter])
+    assert [] == stage.jobs.receive([envelope._replace(job=JobId("other"))])
+    assert [envelope] == stage.jobs.receive([envelope])
 
 
 def test_an_attempt_that_never_reported_pays_nothing(connection: Connection) -> None:
@@ -692,7 +692,7 @@ def test_an_attempt_that_never_reported_pays_nothing(connection: Connection) -> 
     stage.lease()
     stage.later(30)
     assert 1 == stage.pool.expire()
-    assert ["Started", "Ended"] == letters(connection, stage.world.pool)
+    assert ["Started", "Ended"] == envelopes(connection, stage.world.pool)
     stage.later(2)  # it is tried again a moment later
     quiet = stage.lease()
     stage.later(30)

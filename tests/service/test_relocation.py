@@ -435,17 +435,17 @@ class Chance:
 
     def _post_of_the_org(self) -> None:
         """Some messages arrive, in any order; that they did may be forgotten."""
-        letters = from_orgs(self.one.connection, None, 100, self.one.org)
-        for letter in self.chance.sample(letters, self.chance.randrange(len(letters) + 1)):
-            handled = self.one.relay.pools[letter.pool].receive([letter])
+        envelopes = from_orgs(self.one.connection, None, 100, self.one.org)
+        for envelope in self.chance.sample(envelopes, self.chance.randrange(len(envelopes) + 1)):
+            handled = self.one.relay.pools[envelope.pool].receive([envelope])
             if self.chance.random() < 0.7:
                 self.one.jobs.acknowledge(handled)
 
     def _post_of_a_pool(self, pool: str) -> None:
-        letters = from_pool(self.one.connection, pool, None, 100)
-        for letter in self.chance.sample(letters, self.chance.randrange(len(letters) + 1)):
-            handled = self.one.jobs.receive([letter])
-            if handled and isinstance(letter.message, Left):
+        envelopes = from_pool(self.one.connection, pool, None, 100)
+        for envelope in self.chance.sample(envelopes, self.chance.randrange(len(envelopes) + 1)):
+            handled = self.one.jobs.receive([envelope])
+            if handled and isinstance(envelope.message, Left):
                 self.seen.add("left")
             if self.chance.random() < 0.7:
                 self.one.relay.pools[pool].acknowledge(handled)

@@ -22,7 +22,7 @@ from bursar.service.pools import replay as replaying
 from bursar.service.pools.leader import PoolLeader
 from bursar.service.pools.pool import PoolHandle
 from bursar.service.pools.replay import ReplayResult, replay
-from bursar.store.jobs.outbox import Letter
+from bursar.store.jobs.outbox import Envelope
 from bursar.store.pools import events
 from bursar.store.pools.loader import PoolUnknown, create_pool
 from bursar.store.sql.connection import Connection
@@ -109,8 +109,8 @@ class Game:
         self._send(process, org, name, 1, ask)
 
     def _send(self, process: Process, org: str, name: str, n: int, message: object) -> None:
-        letter = Letter(org, self.pool, JobId(name), n, message, T0)  # type: ignore[arg-type]
-        process.keeper.receive([letter])
+        envelope = Envelope(org, self.pool, JobId(name), n, message, T0)  # type: ignore[arg-type]
+        process.keeper.receive([envelope])
 
     def _again(self, process: Process) -> None:
         if self.jobs:

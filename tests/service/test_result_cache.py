@@ -11,7 +11,7 @@ from bursar.core.instant import DAY, HOUR, SECOND
 from bursar.core.jobs.result_cache import RepairGroup
 from bursar.core.jobs.submission import ExtendJob
 from bursar.core.ledger.commands import EndHold, ExtendHold, Lapse, SetPrice
-from bursar.core.messages import Dropped, EndClass, Ended, Enqueue, HoldGrew, Why
+from bursar.core.messages import Cause, Dropped, EndClass, Ended, Enqueue, HoldGrew
 from bursar.core.money import PPM
 from bursar.core.value import replace
 from bursar.service.jobs import Answers
@@ -48,10 +48,12 @@ class Sharers(Stage):
             assert isinstance(answer, Answer)
             assert isinstance(answer.outcome, tuple), answer
 
-    def end(self, job: str, why: Why = Why.FINISHED, run_ms: int = 1_000, attempt: int = 1) -> None:
+    def end(
+        self, job: str, why: Cause = Cause.FINISHED, run_ms: int = 1_000, attempt: int = 1
+    ) -> None:
         """A job has run, and is over."""
         self.started(attempt, job)
-        done = why is Why.FINISHED
+        done = why is Cause.FINISHED
         self.hear(
             Ended(
                 attempt=attempt,
@@ -66,9 +68,9 @@ class Sharers(Stage):
             job,
         )
 
-    def drop(self, job: str, why: Why = Why.CANCELLED) -> None:
+    def drop(self, job: str, why: Cause = Cause.CANCELLED) -> None:
         """Its pool has let a job go that has not run."""
-        end_class = EndClass.USER if why is Why.CANCELLED else EndClass.LIMIT
+        end_class = EndClass.USER if why is Cause.CANCELLED else EndClass.LIMIT
         self.hear(Dropped(end_class=end_class, why=why), job)
 
     def sent(self) -> list[str]:
@@ -183,12 +185,12 @@ def test_results_are_never_shared_with_another_org(connection: Connection) -> No
 
 
 ENDS: dict[str, Callable[[Sharers], None]] = {
-    "failed": lambda stage: stage.end("a", Why.FAILED),
-    "given up": lambda stage: stage.end("a", Why.LOST),
+    "failed": lambda stage: stage.end("a", Cause.FAILED),
+    "given up": lambda stage: stage.end("a", Cause.LOST),
     "cancelled": lambda stage: stage.drop("a"),
-    "cancelled while it ran": lambda stage: stage.end("a", Why.CANCELLED),
-    "expired": lambda stage: stage.drop("a", Why.HOLD_ENDED),
-    "out of time": lambda stage: stage.end("a", Why.TIME_UP),
+    "cancelled while it ran": lambda stage: stage.end("a", Cause.CANCELLED),
+    "expired": lambda stage: stage.drop("a", Cause.HOLD_ENDED),
+    "out of time": lambda stage: stage.end("a", Cause.TIME_UP),
 }
 
 
@@ -219,7 +221,7 @@ def test_a_job_submitted_before_the_takeover_follows_too(stage: Sharers) -> None
     stage.share("a", "b")
     before = stage.jobs._followers.of
     stage.jobs._followers.of = lambda flights: 0  # type: ignore[method-assign]
-    stage.end("a", Why.FAILED)
+    stage.end("a", Cause.FAILED)
     stage.jobs._followers.of = before  # type: ignore[method-assign]
     stage.share("c")
     assert ["a"] == stage.sent()
@@ -239,7 +241,7 @@ def test_a_leader_that_waits_for_credits_loses_its_followers(stage: Sharers) -> 
             run_ms=RUN_MS,
             kept_ms=None,
             job_finished=False,
-            why=Why.OUT_OF_CREDITS,
+            why=Cause.OUT_OF_CREDITS,
         ),
         "a",
     )
@@ -266,7 +268,7 @@ def test_a_cancelled_follower_releases_its_hold_at_once(stage: Sharers) -> None:
     )
     assert 10**9 - HELD == stage.available()
     stage.jobs.cancel(stage.org, JobId("b"))
-    stage.end("a", Why.FAILED)
+    stage.end("a", Cause.FAILED)
     assert ["a"] == stage.sent()
 
 
@@ -278,7 +280,7 @@ def test_a_cancelled_follower_never_takes_over(stage: Sharers) -> None:
     stage.jobs.cancel(stage.org, JobId("b"))
     assert "queued" == stage.shown("b").state
     stage.jobs._followers.of = of  # type: ignore[method-assign]
-    stage.end("a", Why.FAILED)
+    stage.end("a", Cause.FAILED)
 
     assert (["a", "c"], ["cancelled"]) == (stage.sent(), stage.states("b"))
 
@@ -298,7 +300,7 @@ def test_a_larger_hold_of_a_follower_is_reported_when_it_takes_over(stage: Share
     stage.share("a", "b")
     stage.jobs.extend(stage.org, "more", JobId("b"), 700)
     assert [] == stage.messages("b")
-    stage.end("a", Why.FAILED)
+    stage.end("a", Cause.FAILED)
     [enqueue] = stage.messages("b")
     assert HELD + 700 == enqueue.hold_micros
     stage.jobs.extend(stage.org, "again", JobId("b"), 5)
@@ -310,7 +312,7 @@ def test_no_follower_takes_over_in_the_transaction_that_changes_its_hold(stage: 
     """Its pool would hear of the change before it hears of the job; the next look does it."""
     stage.share("a", "b")
     stage.jobs._followers.of = lambda flights: 0  # type: ignore[method-assign]
-    stage.end("a", Why.FAILED)
+    stage.end("a", Cause.FAILED)
     more = ExtendHold(hold=HoldId("b"), amount=7)
     righted = RepairGroup(ALIKE, expire=False)
     stage.ask(
@@ -335,7 +337,7 @@ def test_a_follower_expires_with_its_hold(stage: Sharers) -> None:
     stage.share("c")
     stage.now += 200 * SECOND
     stage.ask([CommandRequest(stage.org, "limit", EndHold(hold=HoldId("b")))])
-    stage.end("a", Why.FAILED)
+    stage.end("a", Cause.FAILED)
     assert ["a", "c"] == stage.sent()
 
     assert 1 == stage.followers().round()
@@ -388,7 +390,7 @@ def test_without_a_maximum_age_only_unfinished_jobs_are_followed(stage: Sharers)
 def test_a_failed_result_is_never_reused(stage: Sharers) -> None:
     """Who comes after it runs."""
     stage.share("a")
-    stage.end("a", Why.FAILED)
+    stage.end("a", Cause.FAILED)
     stage.share("b")
     stage.end("b")
     stage.share("c")
@@ -494,12 +496,12 @@ def test_two_processes_end_each_follower_once(stage: Sharers) -> None:
         return stage.ask(asks)
 
     stage.jobs._followers = Followers(stage.connection, keep, stage.clock)
-    stage.end("a", Why.FAILED)
+    stage.end("a", Cause.FAILED)
     stage.ask([one._replace(key=f"{one.key} again") for one in seen])
     assert ["a", "b"] == stage.sent()
     stage.share("x", "y", "z", alike="other")
     stage.jobs._followers.of = lambda flights: 0  # type: ignore[method-assign]
-    stage.end("x", Why.FAILED)
+    stage.end("x", Cause.FAILED)
     both = [RepairGroup("other", expire=False) for _ in range(2)]
     stage.ask(
         [CommandRequest(stage.org, f"lead {n}", Lapse(most=1), note) for n, note in enumerate(both)]
@@ -552,7 +554,7 @@ def test_the_worker_ends_followers(database_url: str, stage: Sharers) -> None:
     """Also after whoever should have done so was killed."""
     stage.share("a", "b", "c")
     stage.jobs._followers.of = lambda flights: 0  # type: ignore[method-assign]
-    stage.end("a", Why.FAILED)
+    stage.end("a", Cause.FAILED)
     stage.jobs.cancel(stage.org, JobId("c"))
 
     with connected(database_url) as other:

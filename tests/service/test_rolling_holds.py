@@ -12,7 +12,7 @@ from bursar.core.instant import MINUTE
 from bursar.core.jobs.rolling_holds import LOW_MS, STEP_MS, RollingJob, top_up
 from bursar.core.ledger.commands import Issue, RevokeGrant, SetBudget
 from bursar.core.ledger.values import BudgetTarget, CreditKind
-from bursar.core.messages import EndClass, Ended, HoldGrew, RanSoFar, Started, Why
+from bursar.core.messages import Cause, EndClass, Ended, HoldGrew, RanSoFar, Started
 from bursar.service.jobs import Answers
 from bursar.service.jobs.rolling_holds import RollingHoldWorker, TopUps
 from bursar.service.ledger.batch import Batch, CommandRequest
@@ -145,7 +145,7 @@ def test_a_job_that_ran_on_a_dearer_type_is_topped_up_to_its_maximum_run_time(st
     for minute in range(1, 21):
         ran(stage, minute * MS)
         top_ups.round()
-    stage.hear(ended(Why.PREEMPTED, 20 * MS, over=False))
+    stage.hear(ended(Cause.PREEMPTED, 20 * MS, over=False))
     stage.hear(Started(attempt=2, gpu_type="a100", started_at=stage.now, run_ms=LONGEST - 20 * MS))
     for minute in range(1, 40):
         stage.hear(RanSoFar(attempt=2, run_ms=minute * MS))
@@ -180,7 +180,7 @@ def out_of_credits(stage: Stage, run_ms: int) -> None:
             run_ms=run_ms,
             kept_ms=None,
             job_finished=False,
-            why=Why.OUT_OF_CREDITS,
+            why=Cause.OUT_OF_CREDITS,
         )
     )
 

@@ -41,7 +41,7 @@ from bursar.service.pools.scaling import REMOVAL_TIME, Scaler
 from bursar.store.pools import node_orders as store
 from bursar.store.pools.loader import create_pool
 from bursar.store.sql.connection import Connection, money_time
-from tests.service.test_pools import POLICY, Clock, Ears, Node1, begin, kept_at, letter
+from tests.service.test_pools import POLICY, Clock, Ears, Node1, begin, envelope, kept_at
 from tests.support.builders import T0
 from tests.support.databases import connected
 from tests.support.dispatch_pool import asking, ran
@@ -109,7 +109,7 @@ class Process:
 
     def queue(self, job: str, **given: Any) -> None:
         until = {"hold_until": T0 + 10 * HOUR}
-        self.keeper.receive([letter(self.keeper, job, asking(**{**until, **given}))])
+        self.keeper.receive([envelope(self.keeper, job, asking(**{**until, **given}))])
 
     def node(self, name: str) -> NodeState | None:
         machine = self.keeper.look(lambda pool: pool.machines.get(NodeId(name)))
@@ -558,7 +558,7 @@ def test_whoever_is_killed_is_followed_by_one_who_goes_on(
     store.set_scale(connection, world.pool, replace(SCALE, every=SECOND), T0)
     keeper = pool_on_connection(connection, PoolReplica(world.pool, Ears()))
     until = money_time(connection) + HOUR
-    keeper.receive([letter(keeper, "job", asking(hold_until=until))])
+    keeper.receive([envelope(keeper, "job", asking(hold_until=until))])
     if state is OrderState.GONE:  # and nothing is ordered in its place
         (world.folder / "refuse").touch()
     with scaler(world, "one", point) as first:

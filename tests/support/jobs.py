@@ -29,7 +29,7 @@ from bursar.core.ledger.books import Books, require
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Reserve
 from bursar.core.ledger.events import Event, JobStepped
 from bursar.core.ledger.values import NO_POLICY, Context, CreditKind, GrantPolicy, Hold
-from bursar.core.messages import EndClass, Ended, JobSpec, Started, ToOrg, ToPool, Why
+from bursar.core.messages import Cause, EndClass, Ended, JobSpec, Started, ToOrg, ToPool
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Refusal
 from bursar.core.scheduling.model.jobs import Shape
@@ -82,7 +82,7 @@ def reserve_for(
 
 
 def ended(
-    why: Why,
+    why: Cause,
     run_ms: int = 1_000,
     *,
     over: bool = True,
@@ -238,8 +238,8 @@ class JobTrial:
         """The next messages of a job's pool arrive and are handled."""
         for message in messages:
             row = self.job(job)
-            letter = PoolMessage(row.pool, row.id, row.received + 1, message)
-            commands = commands_of(letter, row.array)
+            envelope = PoolMessage(row.pool, row.id, row.received + 1, message)
+            commands = commands_of(envelope, row.array)
             asked = next(commands)
             while True:
                 outcome = self.asks(asked.command, asked.effect, asked.key)

@@ -6,10 +6,19 @@ from typing import Final
 
 from bursar.core.ids import JobId
 from bursar.core.instant import SECOND
-from bursar.core.messages import Corrected, Dropped, EndClass, Ended, RanSoFar, Started, ToOrg, Why
+from bursar.core.messages import (
+    Cause,
+    Corrected,
+    Dropped,
+    EndClass,
+    Ended,
+    RanSoFar,
+    Started,
+    ToOrg,
+)
 from bursar.service.jobs import Jobs, run_asks_through
 from bursar.service.ledger.ledger import Ledger
-from bursar.store.jobs.outbox import Letter
+from bursar.store.jobs.outbox import Envelope
 from bursar.store.sql.connection import Connection, money_time
 from tests.support.databases import connected
 
@@ -33,8 +42,8 @@ class Told:
             "select pool_id from jobs where org_id = %s and job_id = %s", [self._org, self._job]
         ).fetchall()
         now = money_time(self._connection)
-        letter = Letter(self._org, pool, self._job, self._n, message, now)
-        assert [letter] == self._jobs.receive([letter])
+        envelope = Envelope(self._org, pool, self._job, self._n, message, now)
+        assert [envelope] == self._jobs.receive([envelope])
 
     def started(self, attempt: int = 1, gpu_type: str = "H100", run_s: int = 3_610) -> None:
         """An attempt runs."""
@@ -48,7 +57,7 @@ class Told:
 
     def ended(
         self,
-        why: Why,
+        why: Cause,
         run_s: int,
         attempt: int = 1,
         *,
@@ -83,7 +92,7 @@ class Told:
             )
         )
 
-    def dropped(self, why: Why, end_class: EndClass = EndClass.USER) -> None:
+    def dropped(self, why: Cause, end_class: EndClass = EndClass.USER) -> None:
         """It is over, without having run."""
         self.say(Dropped(end_class=end_class, why=why))
 

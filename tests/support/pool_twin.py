@@ -89,8 +89,8 @@ class Twin:
         """The messages that nobody has acknowledged."""
         with self.connection.transaction():
             enter_pool(self.connection, self.name)
-            letters = from_pool(self.connection, self.name, None, 100_000)
-        messages = {((one.org, one.job), one.n): one.message for one in letters}
+            envelopes = from_pool(self.connection, self.name, None, 100_000)
+        messages = {((one.org, one.job), one.n): one.message for one in envelopes}
         return cast(dict[tuple[JobKey, int], ToOrg], messages)
 
 

@@ -21,7 +21,7 @@ from bursar.sim.faults.clients import PRICES, RATE, ClientCall
 from bursar.sim.faults.org import SimulatedOrg
 from bursar.sim.faults.profile import FaultProfile
 from bursar.sim.faults.world import FaultWorld
-from bursar.store.jobs.outbox import Letter
+from bursar.store.jobs.outbox import Envelope
 from bursar.store.ledger.writer import create_org
 from bursar.store.sql.connection import Connection
 from tests.support.pool_driver import Clock
@@ -85,16 +85,16 @@ class Orgs:
             return None
         return self._ask(org.id, call.key, what).outcome
 
-    def letter(self, org: SimulatedOrg, body: Any, now: int) -> None:
+    def envelope(self, org: SimulatedOrg, body: Any, now: int) -> None:
         """A message of the pool, once it was handled in memory; here it is handled as well."""
         self._clock.now = max(now, org.books.header.now)
-        letter = Letter(org.id, POOL, body.job, body.n, body.message, now)
-        assert [letter] == self.jobs.receive([letter])
+        envelope = Envelope(org.id, POOL, body.job, body.n, body.message, now)
+        assert [envelope] == self.jobs.receive([envelope])
 
     def acknowledged(self, org: SimulatedOrg, job: JobId, n: int, now: int) -> None:
         """The pool has a message."""
         self._clock.now = max(now, org.books.header.now)
-        self.jobs.acknowledge([Letter(org.id, POOL, job, n, None, 0)])  # type: ignore[arg-type]
+        self.jobs.acknowledge([Envelope(org.id, POOL, job, n, None, 0)])  # type: ignore[arg-type]
 
 
 class Chaos(FaultWorld):
@@ -123,9 +123,9 @@ class Chaos(FaultWorld):
         if kind == "call":
             answer = self.clients.perform(org, body, now)  # the same, from its key
             self.twins.call(org, body, answer, now)
-        elif kind == "letter":
+        elif kind == "envelope":
             if org_side.is_handled(org, org_side.POOL, body):
-                self.twins.letter(org, body, now)
+                self.twins.envelope(org, body, now)
         else:
             job, n = body
             self.twins.acknowledged(org, job, n, now)

@@ -25,7 +25,7 @@ class EndClass(StrEnum):
     LIMIT = "limit"  # its time or its hold was used up
 
 
-class Why(StrEnum):
+class Cause(StrEnum):
     """Why a job went from one state of its life to another."""
 
     PLACED = "placed"
@@ -182,7 +182,7 @@ class Ended:
     run_ms: int
     kept_ms: int | None  # where the work that was not lost ends; None if none is given back
     job_finished: bool  # whether the job is over as well, or waits for another attempt
-    why: Why
+    why: Cause
     exit_code: int | None = None  # of its first process that ended badly, else 0; if it is known
     result: str | None = None  # what it has left, as JSON
 
@@ -220,7 +220,7 @@ class Dropped:
     """The job left the queue while no attempt was running, and will not run any more."""
 
     end_class: EndClass
-    why: Why
+    why: Cause
 
 
 @value

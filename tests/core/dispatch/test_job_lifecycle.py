@@ -11,7 +11,7 @@ from bursar.core.dispatch.job_lifecycle import (
     JobState,
     next_state,
 )
-from bursar.core.messages import Why
+from bursar.core.messages import Cause
 from bursar.core.refusal import InvariantBroken
 from tools.life import PAGE, draw_diagram, insert_diagram
 
@@ -21,8 +21,8 @@ def test_every_step_of_the_table_can_be_taken() -> None:
 
 
 @pytest.mark.parametrize("state", JobState)
-@pytest.mark.parametrize("why", Why)
-def test_no_other_step_can(state: JobState, why: Why) -> None:
+@pytest.mark.parametrize("why", Cause)
+def test_no_other_step_can(state: JobState, why: Cause) -> None:
     """A step that is not in the table is a bug, not a new state."""
     if (state, why) not in TRANSITIONS:
         with pytest.raises(InvariantBroken, match="cannot take this step"):
@@ -48,7 +48,7 @@ def test_all_that_ends_an_attempt_or_a_wait_has_a_class() -> None:
     """But giving up: that is a lost or preempted attempt's own class (M3)."""
     ends = {why for (state, why), to in TRANSITIONS.items() if state in LIVE and to not in LIVE}
 
-    assert ends | {Why.HOLD_ENDED} == END_CLASSES.keys() | {Why.GIVEN_UP}
+    assert ends | {Cause.HOLD_ENDED} == END_CLASSES.keys() | {Cause.GIVEN_UP}
 
 
 def test_the_diagram_in_the_documents_is_drawn_from_the_table() -> None:

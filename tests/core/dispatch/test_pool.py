@@ -22,6 +22,7 @@ from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import HOUR, MINUTE, SECOND
 from bursar.core.leases import LEASE_MARGIN, LEASE_TTL, Denied
 from bursar.core.messages import (
+    Cause,
     Correct,
     Corrected,
     Dropped,
@@ -30,7 +31,6 @@ from bursar.core.messages import (
     HoldGrew,
     RanSoFar,
     Started,
-    Why,
     Withdraw,
 )
 from bursar.core.refusal import InvariantBroken
@@ -89,7 +89,7 @@ def test_a_withdrawn_job_leaves_the_queue() -> None:
     trial.post(Withdraw(), 2)
 
     assert JobState.CANCELLED is trial.job().state
-    assert [Dropped(end_class=EndClass.USER, why=Why.CANCELLED)] == trial.told()
+    assert [Dropped(end_class=EndClass.USER, why=Cause.CANCELLED)] == trial.told()
 
 
 def test_a_job_that_is_over_hears_no_more() -> None:
@@ -102,14 +102,14 @@ def test_a_job_that_is_over_hears_no_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "n"), [(Withdraw(), 1), (Dropped(end_class=EndClass.USER, why=Why.CANCELLED), 2)]
+    ("message", "n"), [(Withdraw(), 1), (Dropped(end_class=EndClass.USER, why=Cause.CANCELLED), 2)]
 )
 def test_what_cannot_be_is_a_bug(message: object, n: int) -> None:
     trial = waiting()
-    letter = JobMessage("acme", JobId("other" if n == 1 else "job"), n, message)  # type: ignore[arg-type]
+    envelope = JobMessage("acme", JobId("other" if n == 1 else "job"), n, message)  # type: ignore[arg-type]
 
     with pytest.raises(InvariantBroken):
-        rules.receive(trial.work(), letter)
+        rules.receive(trial.work(), envelope)
 
 
 # Leases
@@ -349,7 +349,7 @@ def test_a_lease_that_has_run_out_is_not_renewed() -> None:
     assert () == trial.orders(ran(24_000))
     assert (until, 24_000) == (trial.lease().parts[0].until, trial.lease().run_ms)
     assert () == trial.orders(ran(26_000, exit=Exit.DONE))
-    assert (Why.LOST, JobState.QUEUED) == (trial.lease().why, trial.job().state)
+    assert (Cause.LOST, JobState.QUEUED) == (trial.lease().why, trial.job().state)
     assert (25_000, True) == (trial.lease().run_ms, trial.lease().clamped)
 
 
@@ -380,7 +380,7 @@ def test_what_is_not_started_in_time_is_lost() -> None:
     trial.pass_by(LEASE_MARGIN)
 
     assert 1 == trial.expire()
-    assert (Why.LOST, JobState.QUEUED) == (trial.lease().why, trial.job().state)
+    assert (Cause.LOST, JobState.QUEUED) == (trial.lease().why, trial.job().state)
     assert [
         Started(attempt=1, gpu_type="H100", started_at=T0, run_ms=60_000),
         Ended(
@@ -389,7 +389,7 @@ def test_what_is_not_started_in_time_is_lost() -> None:
             run_ms=0,
             kept_ms=None,
             job_finished=False,
-            why=Why.LOST,
+            why=Cause.LOST,
             exit_code=None,
         ),
     ] == trial.told()
@@ -401,13 +401,13 @@ def test_what_is_not_started_in_time_is_lost() -> None:
 @pytest.mark.parametrize(
     ("exit", "why", "state"),
     [
-        (Exit.DONE, Why.FINISHED, JobState.SUCCEEDED),
-        (Exit.FAILED, Why.FAILED, JobState.FAILED),
-        (Exit.GONE, Why.LOST, JobState.QUEUED),
-        (Exit.KILLED, Why.LOST, JobState.QUEUED),
+        (Exit.DONE, Cause.FINISHED, JobState.SUCCEEDED),
+        (Exit.FAILED, Cause.FAILED, JobState.FAILED),
+        (Exit.GONE, Cause.LOST, JobState.QUEUED),
+        (Exit.KILLED, Cause.LOST, JobState.QUEUED),
     ],
 )
-def test_how_a_process_ends_is_how_its_job_goes_on(exit: Exit, why: Why, state: JobState) -> None:
+def test_how_a_process_ends_is_how_its_job_goes_on(exit: Exit, why: Cause, state: JobState) -> None:
     trial = running()
     trial.pass_by(SECOND)
 
@@ -423,12 +423,12 @@ def test_lost_work_is_given_back_and_the_job_s_own_is_not() -> None:
 
     assert Ended(
         attempt=1, end_class=EndClass.PLATFORM, run_ms=5_000, kept_ms=2_000, job_finished=False,
-        why=Why.LOST,
+        why=Cause.LOST,
     ) == lost.told()[-1]  # fmt: skip
     assert (2_000, 2_000, 1) == (lost.job().ran_ms, lost.job().used, lost.job().requeues_left)
     assert Ended(
         attempt=1, end_class=EndClass.USER, run_ms=5_000, kept_ms=None, job_finished=True,
-        why=Why.FAILED,
+        why=Cause.FAILED,
     ) == own.told()[-1]  # fmt: skip
 
 
@@ -453,9 +453,9 @@ def test_run_time_that_becomes_known_after_the_end_is_told() -> None:
         trial.report(ran(14_000, exit=Exit.KILLED))
         trial.report(ran(14_000, exit=Exit.KILLED))
 
-    assert (Why.TIME_UP, 14_000, 14_000) == (own.lease().why, own.job().ran_ms, own.job().used)
+    assert (Cause.TIME_UP, 14_000, 14_000) == (own.lease().why, own.job().ran_ms, own.job().used)
     assert [RanSoFar(attempt=1, run_ms=14_000)] == own.told()[3:]
-    assert (Why.LOST, 0, 0) == (lost.lease().why, lost.job().ran_ms, lost.job().used)
+    assert (Cause.LOST, 0, 0) == (lost.lease().why, lost.job().ran_ms, lost.job().used)
     assert not lost.lease().clamped
 
 
@@ -463,14 +463,14 @@ def test_a_job_is_given_up_after_its_requeues() -> None:
     trial = running(spec=replace(SPEC, requeues=0))
     trial.report(ran(5_000, exit=Exit.GONE))
 
-    assert (JobState.FAILED, Why.GIVEN_UP) == (trial.job().state, trial.job().why)
+    assert (JobState.FAILED, Cause.GIVEN_UP) == (trial.job().state, trial.job().why)
     assert trial.told()[-1] == Ended(
         attempt=1,
         end_class=EndClass.PLATFORM,
         run_ms=5_000,
         kept_ms=0,
         job_finished=True,
-        why=Why.LOST,
+        why=Cause.LOST,
     )
 
 
@@ -496,7 +496,7 @@ def test_a_preempted_job_stops_and_waits_again() -> None:
     assert (order.stop, JobState.STOPPING) == (True, trial.job().state)
     trial.report(ran(5_000, saved_ms=5_000, exit=Exit.STOPPED))
 
-    assert (JobState.QUEUED, Why.PREEMPTED) == (trial.job().state, trial.job().why)
+    assert (JobState.QUEUED, Cause.PREEMPTED) == (trial.job().state, trial.job().why)
     assert Denied.FENCE_STALE is trial.preempt()
     assert Denied.FENCE_STALE is trial.preempt(("acme", JobId("another")))
 
@@ -507,17 +507,17 @@ OWN = "acme", JobId("another")
 @pytest.mark.parametrize(
     ("wanted_by", "saved_ms", "asked_ms", "why", "kept_ms"),
     [
-        (OTHER, 2_000, None, Why.PREEMPTED, 2_000),
-        (OTHER, 2_000, 4_000, Why.PREEMPTED, 2_000),
-        (OTHER, 4_900, 4_000, Why.PREEMPTED, 4_000),
-        (OWN, 2_000, None, Why.MADE_ROOM, None),
-        (OWN, 2_000, 4_000, Why.MADE_ROOM, 4_000),
-        (OWN, 4_900, 4_000, Why.MADE_ROOM, 4_000),
-        (OWN, 2_000, 5_000, Why.MADE_ROOM, None),
+        (OTHER, 2_000, None, Cause.PREEMPTED, 2_000),
+        (OTHER, 2_000, 4_000, Cause.PREEMPTED, 2_000),
+        (OTHER, 4_900, 4_000, Cause.PREEMPTED, 4_000),
+        (OWN, 2_000, None, Cause.MADE_ROOM, None),
+        (OWN, 2_000, 4_000, Cause.MADE_ROOM, 4_000),
+        (OWN, 4_900, 4_000, Cause.MADE_ROOM, 4_000),
+        (OWN, 2_000, 5_000, Cause.MADE_ROOM, None),
     ],
 )
 def test_who_makes_room_for_its_own_org_pays_for_what_it_lost(
-    wanted_by: JobKey, saved_ms: int, asked_ms: int | None, why: Why, kept_ms: int | None
+    wanted_by: JobKey, saved_ms: int, asked_ms: int | None, why: Cause, kept_ms: int | None
 ) -> None:
     """But nobody pays for what came once we had asked for it (M2, M3)."""
     trial = running()
@@ -554,7 +554,7 @@ def test_whoever_answers_for_an_end_after_all_its_org_is_told_what_is_paid() -> 
     assert (2_000, 2_000, JobState.FAILED) == (
         trial.job().ran_ms, trial.job().used, trial.job().state,
     )  # fmt: skip
-    assert (EndClass.PLATFORM, Why.FAILED) == (trial.lease().corrected, trial.lease().why)
+    assert (EndClass.PLATFORM, Cause.FAILED) == (trial.lease().corrected, trial.lease().why)
 
     trial.post(Correct(attempt=1, end_class=EndClass.LIMIT), 3)
     trial.post(Correct(attempt=1, end_class=EndClass.LIMIT), 4)
@@ -568,7 +568,7 @@ def test_a_late_reading_does_not_undo_a_correction() -> None:
     trial = running(run_ms=15_000)
     trial.pass_by(LEASE_TTL + LEASE_MARGIN)
     trial.expire()
-    assert Why.TIME_UP is trial.lease().why
+    assert Cause.TIME_UP is trial.lease().why
     trial.post(Correct(attempt=1, end_class=EndClass.PLATFORM), 2)
     sent = trial.job().sent
     trial.report(ran(9_000))
@@ -624,7 +624,7 @@ def test_nobody_pays_for_grace_whoever_answers_for_the_end(
     trial.preempt(wanted_by=wanted_by)
     trial.report(ran(5_000, saved_ms=1_000, asked_ms=4_000))
     trial.report(ran(5_000, saved_ms=1_000, exit=Exit.STOPPED))
-    assert (JobState.FAILED, Why.GIVEN_UP) == (trial.job().state, trial.job().why)
+    assert (JobState.FAILED, Cause.GIVEN_UP) == (trial.job().state, trial.job().why)
     trial.post(Correct(attempt=1, end_class=end_class), 2)
 
     assert corrected(end_class, kept_ms) == trial.told()[-1]
@@ -638,7 +638,7 @@ def test_nobody_pays_for_grace_in_which_a_node_was_lost(wanted_by: JobKey) -> No
     trial.preempt(wanted_by=wanted_by)
     trial.report(ran(5_000, saved_ms=4_500, asked_ms=4_000))
     trial.pass_by(LEASE_TTL + LEASE_MARGIN).expire()
-    assert (Why.LOST, 4_000) == (trial.lease().why, _ended(trial).kept_ms)
+    assert (Cause.LOST, 4_000) == (trial.lease().why, _ended(trial).kept_ms)
     trial.post(Correct(attempt=1, end_class=EndClass.USER), 2)
 
     assert corrected(EndClass.USER, 4_000) == trial.told()[-1]
@@ -667,7 +667,7 @@ def test_what_was_charged_beyond_what_was_set_aside_stays_charged() -> None:
     trial = running(hold_micros=17_000)
     trial.pass_by(8 * SECOND).report(ran(8_000))
     trial.pass_by(LEASE_TTL + LEASE_MARGIN).expire()
-    assert (Why.OUT_OF_CREDITS, 8_000) == (trial.lease().why, trial.job().used)
+    assert (Cause.OUT_OF_CREDITS, 8_000) == (trial.lease().why, trial.job().used)
     trial.post(HoldGrew(added=10_000, until=trial.job().hold_until), 2)
     trial.report()
     trial.place()
@@ -761,7 +761,7 @@ def test_a_gang_that_has_lost_a_node_is_stopped() -> None:
     trial.report(ran(5_000), node=N1)  # too late: it counts as gone
     trial.report(ran(5_000, exit=Exit.STOPPED), node=N2)
 
-    assert (JobState.QUEUED, Why.LOST) == (trial.job().state, trial.job().why)
+    assert (JobState.QUEUED, Cause.LOST) == (trial.job().state, trial.job().why)
 
 
 @pytest.mark.parametrize("failed_first", [True, False])
@@ -770,7 +770,7 @@ def test_a_gang_that_fails_because_it_has_lost_a_node_is_lost(failed_first: bool
     trial = running(GANG, spec=GANG_SPEC, hold_micros=120_000)
     if failed_first:
         trial.report(ran(5_000, exit=Exit.FAILED), node=N2)
-        assert Why.FAILED is trial.lease().stop_reason
+        assert Cause.FAILED is trial.lease().stop_reason
     while trial.now < T0 + LEASE_TTL + LEASE_MARGIN + 5 * SECOND:
         reading = () if failed_first else (ran(5_000),)
         trial.pass_by(5 * SECOND).report(*reading, node=N2)
@@ -778,7 +778,7 @@ def test_a_gang_that_fails_because_it_has_lost_a_node_is_lost(failed_first: bool
     if not failed_first:
         trial.report(ran(5_000, exit=Exit.FAILED), node=N2)
 
-    assert (Why.LOST, JobState.QUEUED) == (trial.lease().why, trial.job().state)
+    assert (Cause.LOST, JobState.QUEUED) == (trial.lease().why, trial.job().state)
     assert (EndClass.PLATFORM, 0) == (_ended(trial).end_class, _ended(trial).kept_ms)
 
 
@@ -788,7 +788,7 @@ def test_a_gang_that_loses_a_node_as_its_hold_ends_has_not_failed() -> None:
     trial.report(ran(5_000), node=N1)
     trial.pass_by(20 * SECOND + LEASE_MARGIN).expire()
 
-    assert (Why.TIME_UP, JobState.EXPIRED) == (trial.lease().why, trial.job().state)
+    assert (Cause.TIME_UP, JobState.EXPIRED) == (trial.lease().why, trial.job().state)
 
 
 @pytest.mark.parametrize(
@@ -829,7 +829,7 @@ def test_a_job_is_asked_to_stop_before_its_hold_ends() -> None:
     trial.pass_by(9 * SECOND)
     trial.report(ran(19_000, saved_ms=10_000, exit=Exit.STOPPED))
 
-    assert (JobState.EXPIRED, Why.TIME_UP) == (trial.job().state, trial.job().why)
+    assert (JobState.EXPIRED, Cause.TIME_UP) == (trial.job().state, trial.job().why)
     assert (EndClass.LIMIT, None, True) == (
         _ended(trial).end_class, _ended(trial).kept_ms, _ended(trial).job_finished,
     )  # fmt: skip
@@ -845,14 +845,14 @@ def test_what_ends_with_its_hold_is_not_lost(exit: Exit | None) -> None:
     trial.pass_by(SECOND + LEASE_MARGIN)
     trial.expire()
 
-    assert (JobState.EXPIRED, Why.TIME_UP) == (trial.job().state, trial.job().why)
+    assert (JobState.EXPIRED, Cause.TIME_UP) == (trial.job().state, trial.job().why)
 
 
 def test_a_node_that_is_lost_long_before_the_hold_ends_is_lost() -> None:
     trial = running(hold_until=T0 + 26 * SECOND)
     trial.pass_by(LEASE_TTL + LEASE_MARGIN).expire()
 
-    assert (JobState.QUEUED, Why.LOST) == (trial.job().state, trial.job().why)
+    assert (JobState.QUEUED, Cause.LOST) == (trial.job().state, trial.job().why)
 
 
 def test_a_job_out_of_credits_stops_and_goes_on_after_a_top_up() -> None:
@@ -866,7 +866,7 @@ def test_a_job_out_of_credits_stops_and_goes_on_after_a_top_up() -> None:
     assert (JobState.OUT_OF_CREDITS, T0 + HOUR) == (trial.job().state, trial.job().hold_until)
     trial.post(GROWN, 3)
 
-    assert (JobState.QUEUED, Why.TOPPED_UP) == (trial.job().state, trial.job().why)
+    assert (JobState.QUEUED, Cause.TOPPED_UP) == (trial.job().state, trial.job().why)
     lease = trial.place()
     assert isinstance(lease, Lease)
     assert 40_000 == lease.run_ms_max
@@ -878,7 +878,7 @@ def test_a_job_that_was_topped_up_while_it_stopped_waits_at_once() -> None:
     assert 45_000 == trial.lease().run_ms_max
     trial.report(ran(5_000, exit=Exit.STOPPED))
 
-    assert (JobState.QUEUED, Why.TOPPED_UP) == (trial.job().state, trial.job().why)
+    assert (JobState.QUEUED, Cause.TOPPED_UP) == (trial.job().state, trial.job().why)
 
 
 def test_what_was_run_before_counts_although_it_costs_nothing() -> None:
@@ -900,8 +900,8 @@ def test_a_preempted_job_without_credits_for_another_run_waits_for_them() -> Non
     trial.report(ran(6_500, saved_ms=6_500, exit=Exit.STOPPED))
     poor = waiting(hold_micros=10_000)
 
-    assert (Why.PREEMPTED, JobState.OUT_OF_CREDITS) == (trial.lease().why, trial.job().state)
-    assert (JobState.OUT_OF_CREDITS, Why.OUT_OF_CREDITS) == (poor.job().state, poor.job().why)
+    assert (Cause.PREEMPTED, JobState.OUT_OF_CREDITS) == (trial.lease().why, trial.job().state)
+    assert (JobState.OUT_OF_CREDITS, Cause.OUT_OF_CREDITS) == (poor.job().state, poor.job().why)
 
 
 def test_what_waits_is_dropped_when_its_hold_ends() -> None:
@@ -913,7 +913,7 @@ def test_what_waits_is_dropped_when_its_hold_ends() -> None:
     assert 0 == trial.expire()
 
     assert JobState.EXPIRED is trial.job().state
-    assert [Dropped(end_class=EndClass.LIMIT, why=Why.HOLD_ENDED)] == trial.told()
+    assert [Dropped(end_class=EndClass.LIMIT, why=Cause.HOLD_ENDED)] == trial.told()
 
 
 def test_who_has_begun_and_finds_no_node_any_more_ends_with_its_hold() -> None:
@@ -930,7 +930,7 @@ def test_who_has_begun_and_finds_no_node_any_more_ends_with_its_hold() -> None:
     trial.expire()
 
     assert JobState.EXPIRED is trial.job().state
-    assert Dropped(end_class=EndClass.LIMIT, why=Why.HOLD_ENDED) == trial.told()[-1]
+    assert Dropped(end_class=EndClass.LIMIT, why=Cause.HOLD_ENDED) == trial.told()[-1]
 
 
 def test_late_usage_leaves_less_for_the_attempt_that_runs() -> None:
@@ -1051,7 +1051,7 @@ def test_a_plan_is_written_as_far_as_nothing_stands_against_it() -> None:
     assert ([third], [JOB], ()) == (
         [lease.key for lease in written.placed], list(written.stopping), written.denied,
     )  # fmt: skip
-    assert Why.PREEMPTED is trial.lease().stop_reason
+    assert Cause.PREEMPTED is trial.lease().stop_reason
     mark = trial.job(other).earmark
     assert mark is not None
     assert (cluster_name(other), ON_N1, (cluster_name(JOB),)) == (

@@ -4,6 +4,7 @@ from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.dispatch.state import Exit
 from bursar.core.instant import MINUTE, SECOND
 from bursar.core.messages import (
+    Cause,
     Dropped,
     EndClass,
     HoldGrew,
@@ -11,14 +12,13 @@ from bursar.core.messages import (
     Left,
     Started,
     ToPool,
-    Why,
     Withdraw,
 )
 from tests.support.builders import T0
 from tests.support.dispatch_pool import JOB, N1, N2, Trial, asking, ran, running, waiting
 
 GROWN = HoldGrew(added=30_000, until=T0 + 20 * MINUTE)
-CANCELLED = Dropped(end_class=EndClass.USER, why=Why.CANCELLED)
+CANCELLED = Dropped(end_class=EndClass.USER, why=Cause.CANCELLED)
 
 
 def elsewhere() -> Trial:
@@ -66,7 +66,7 @@ def test_what_has_ended_is_not_given_back() -> None:
     trial.pass_by(10 * MINUTE).expire()
     trial.post(Leave(), 2)
 
-    assert [Dropped(end_class=EndClass.LIMIT, why=Why.HOLD_ENDED)] == trial.told()
+    assert [Dropped(end_class=EndClass.LIMIT, why=Cause.HOLD_ENDED)] == trial.told()
     assert JobState.EXPIRED is trial.job().state
 
 

@@ -20,14 +20,14 @@ from bursar.core.jobs.effects import FollowUp
 from bursar.core.jobs.rows import ArrayProgress
 from bursar.core.ledger.array_holds import lot_id
 from bursar.core.ledger.commands import Release, TakeLots
-from bursar.core.messages import Dropped, EndClass, Enqueue, Program, RanSoFar, Why
+from bursar.core.messages import Cause, Dropped, EndClass, Enqueue, Program, RanSoFar
 from bursar.core.refusal import Code, Refusal
 from bursar.core.value import replace
 from tests.support.builders import T0
 from tests.support.dispatch_pool import asking
 from tests.support.jobs import ARRAY, CREDITS, RUN_MS, STARTED, JobTrial, a_job, ended
 
-CANCELLED = Dropped(end_class=EndClass.USER, why=Why.CANCELLED)
+CANCELLED = Dropped(end_class=EndClass.USER, why=Cause.CANCELLED)
 
 
 def progress(**changes: Any) -> ArrayProgress:
@@ -140,7 +140,7 @@ def test_what_falls_due_with_the_command_begins_no_element() -> None:
 def test_whenever_an_element_ends_the_next_begins() -> None:
     trial = begun()
     assert not is_due(trial.array())
-    trial.tell(trial.elements()[0].id, STARTED, ended(Why.FINISHED))
+    trial.tell(trial.elements()[0].id, STARTED, ended(Cause.FINISHED))
     assert is_due(trial.array())
     trial.advance()
 
@@ -151,7 +151,7 @@ def test_whenever_an_element_ends_the_next_begins() -> None:
 
 def test_an_array_whose_hold_has_come_to_its_limit_begins_no_more() -> None:
     trial = begun()
-    trial.tell(trial.elements()[0].id, STARTED, ended(Why.FINISHED))
+    trial.tell(trial.elements()[0].id, STARTED, ended(Cause.FINISHED))
     trial.now += 11 * MINUTE
     outcome = trial.advance()
 
@@ -198,14 +198,14 @@ def test_an_array_that_was_cancelled_before_a_start_was_known_is_stopping() -> N
 
 def test_an_element_that_waits_again_is_still_live() -> None:
     trial = begun()
-    trial.tell(trial.elements()[0].id, STARTED, ended(Why.PREEMPTED, over=False))
+    trial.tell(trial.elements()[0].id, STARTED, ended(Cause.PREEMPTED, over=False))
 
     assert 2 == trial.array().live
 
 
 def test_elements_are_counted_by_how_they_end() -> None:
     trial = begun(count=4, at_once=4)
-    ends = (Why.FINISHED, Why.FAILED, Why.TIME_UP)
+    ends = (Cause.FINISHED, Cause.FAILED, Cause.TIME_UP)
     for element, why in zip(trial.elements(), ends, strict=False):
         trial.tell(element.id, STARTED, ended(why))
     trial.tell(trial.elements()[3].id, CANCELLED)
@@ -221,39 +221,39 @@ def test_elements_are_counted_by_how_they_end() -> None:
 @pytest.mark.parametrize(
     ("changes", "cancelled", "end"),
     [
-        ({"succeeded": 5}, False, (JobState.SUCCEEDED, Why.FINISHED, EndClass.USER)),
-        ({"succeeded": 4, "failed": 1}, False, (JobState.FAILED, Why.FAILED, EndClass.USER)),
-        ({"failed": 1, "expired": 1}, False, (JobState.FAILED, Why.FAILED, EndClass.USER)),
+        ({"succeeded": 5}, False, (JobState.SUCCEEDED, Cause.FINISHED, EndClass.USER)),
+        ({"succeeded": 4, "failed": 1}, False, (JobState.FAILED, Cause.FAILED, EndClass.USER)),
+        ({"failed": 1, "expired": 1}, False, (JobState.FAILED, Cause.FAILED, EndClass.USER)),
         (
             {"succeeded": 3, "expired": 1, "cancelled": 1},
             False,
-            (JobState.EXPIRED, Why.TIME_UP, EndClass.LIMIT),
+            (JobState.EXPIRED, Cause.TIME_UP, EndClass.LIMIT),
         ),
         (
             {"succeeded": 3, "begun": 3},
             False,
-            (JobState.EXPIRED, Why.HOLD_ENDED, EndClass.LIMIT),
+            (JobState.EXPIRED, Cause.HOLD_ENDED, EndClass.LIMIT),
         ),
         (
             {"succeeded": 4, "cancelled": 1},
             False,
-            (JobState.CANCELLED, Why.CANCELLED, EndClass.USER),
+            (JobState.CANCELLED, Cause.CANCELLED, EndClass.USER),
         ),
         (
             {"failed": 4, "cancelled": 1},
             True,
-            (JobState.CANCELLED, Why.CANCELLED, EndClass.USER),
+            (JobState.CANCELLED, Cause.CANCELLED, EndClass.USER),
         ),
         (
             {"succeeded": 3, "begun": 3},
             True,
-            (JobState.CANCELLED, Why.CANCELLED, EndClass.USER),
+            (JobState.CANCELLED, Cause.CANCELLED, EndClass.USER),
         ),
-        ({"succeeded": 5}, True, (JobState.SUCCEEDED, Why.FINISHED, EndClass.USER)),
+        ({"succeeded": 5}, True, (JobState.SUCCEEDED, Cause.FINISHED, EndClass.USER)),
     ],
 )
 def test_an_array_ends_by_the_worst_that_happened_to_an_element(
-    changes: dict[str, Any], cancelled: bool, end: tuple[JobState, Why, EndClass]
+    changes: dict[str, Any], cancelled: bool, end: tuple[JobState, Cause, EndClass]
 ) -> None:
     """A cancellation that came too late for all elements is none."""
     array = progress(**{"begun": 5, "closed": True, **changes})
@@ -265,7 +265,7 @@ def test_an_array_ends_with_its_last_element() -> None:
     """Its step shows what all elements have spent; nothing is held any more."""
     trial = begun(count=2)
     for element in trial.elements():
-        trial.tell(element.id, STARTED, ended(Why.FINISHED, 1_000))
+        trial.tell(element.id, STARTED, ended(Cause.FINISHED, 1_000))
     trial.now += MINUTE
     trial.advance()
 

@@ -7,7 +7,7 @@ from bursar.core.jobs.result_cache import Sharing
 from bursar.core.jobs.transaction import JobTransaction
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import DropLots
-from bursar.core.messages import Dropped, EndClass, RanSoFar, Why, Withdraw
+from bursar.core.messages import Cause, Dropped, EndClass, RanSoFar, Withdraw
 from bursar.core.refusal import Code, Refusal
 from tests.support.jobs import ARRAY, CREDITS, JOB, STARTED, JobTrial, ended
 
@@ -69,7 +69,7 @@ def test_to_cancel_again_changes_nothing() -> None:
 def test_to_cancel_too_late_changes_nothing() -> None:
     """The hold is closed: nothing can be dropped."""
     trial = submitted()
-    trial.tell(JOB, STARTED, ended(Why.FINISHED))
+    trial.tell(JOB, STARTED, ended(Cause.FINISHED))
     before = trial.job()
     refusal = trial.refuses(cancel_command(JOB), CancelJob(JOB))
 
@@ -148,7 +148,7 @@ def test_the_step_of_a_cancelled_array_has_the_figures_of_all_its_elements() -> 
 
 def test_figures_of_a_cancelled_array_include_finished_elements() -> None:
     trial = begun()
-    trial.tell(trial.elements()[0].id, ended(Why.FINISHED, 2_000))
+    trial.tell(trial.elements()[0].id, ended(Cause.FINISHED, 2_000))
     trial.cancel(ARRAY)
 
     assert ("stop_requested", "stopping", 2_000, 60_000) == trial.steps(ARRAY)[-1]
@@ -182,7 +182,7 @@ def test_elements_that_were_cancelled_or_have_ended_are_left_alone() -> None:
     trial = begun()
     runs, waits = trial.elements()
     trial.cancel(runs.id)
-    trial.tell(waits.id, Dropped(end_class=EndClass.LIMIT, why=Why.HOLD_ENDED))
+    trial.tell(waits.id, Dropped(end_class=EndClass.LIMIT, why=Cause.HOLD_ENDED))
     trial.cancel(ARRAY)
 
     assert [Withdraw()] == trial.sent(runs.id)[1:]

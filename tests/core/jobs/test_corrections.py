@@ -2,7 +2,7 @@
 
 from bursar.core.jobs.corrections import CorrectAttemptEnd
 from bursar.core.ledger.commands import CorrectEnd
-from bursar.core.messages import Correct, Corrected, EndClass, Why
+from bursar.core.messages import Cause, Correct, Corrected, EndClass
 from bursar.core.refusal import Code, Refusal
 from tests.support import commands as ask
 from tests.support.jobs import JOB, STARTED, JobTrial, ended
@@ -17,7 +17,7 @@ def finished() -> JobTrial:
     """An org with a job that has failed after a second."""
     trial = JobTrial()
     trial.submit()
-    trial.tell(JOB, STARTED, ended(Why.FAILED))
+    trial.tell(JOB, STARTED, ended(Cause.FAILED))
     return trial
 
 

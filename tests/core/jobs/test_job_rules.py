@@ -19,6 +19,7 @@ from bursar.core.ledger.commands import (
 )
 from bursar.core.ledger.values import Context, CreditKind, Hold
 from bursar.core.messages import (
+    Cause,
     Correct,
     Corrected,
     Dropped,
@@ -30,7 +31,6 @@ from bursar.core.messages import (
     RanSoFar,
     Started,
     ToOrg,
-    Why,
     Withdraw,
 )
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
@@ -81,10 +81,10 @@ def submitted() -> SimulatedOrg:
 def tell(org: SimulatedOrg, *messages: ToOrg, at: Instant = T0 + MINUTE, since: int = 1) -> None:
     """The pool's messages arrive, one after the other."""
     for n, message in enumerate(messages, since):
-        letter = JobMessage(org.id, JOB, n, message)
-        for _ in rules.handle(org, POOL, letter, at):
+        envelope = JobMessage(org.id, JOB, n, message)
+        for _ in rules.handle(org, POOL, envelope, at):
             pass
-        assert rules.is_handled(org, POOL, letter)
+        assert rules.is_handled(org, POOL, envelope)
 
 
 def hold(org: SimulatedOrg) -> Hold:
@@ -103,7 +103,7 @@ def parts(org: SimulatedOrg) -> tuple[int, int, int]:
 def ended(run_ms: int, *, over: bool = True, kept_ms: int | None = None) -> Ended:
     own = EndClass.USER if kept_ms is None else EndClass.PLATFORM
     return Ended(
-        attempt=1, end_class=own, run_ms=run_ms, kept_ms=kept_ms, job_finished=over, why=Why.LOST
+        attempt=1, end_class=own, run_ms=run_ms, kept_ms=kept_ms, job_finished=over, why=Cause.LOST
     )
 
 
@@ -165,7 +165,7 @@ def test_a_pool_is_told_once_to_run_a_job_no_more() -> None:
     rules.cancel(org, JOB, T0)
     rules.cancel(org, JOB, T0)
     assert ([Withdraw()], 60_000) == (list(org.outbox.values())[1:], hold(org).open)
-    tell(org, Dropped(end_class=EndClass.USER, why=Why.CANCELLED))
+    tell(org, Dropped(end_class=EndClass.USER, why=Cause.CANCELLED))
     rules.cancel(org, JOB, T0)
 
     assert (2, (100_000, 0, 0)) == (len(org.outbox), parts(org))
@@ -181,7 +181,7 @@ def test_a_pool_is_told_once_to_run_a_job_no_more() -> None:
         ((STARTED, ended(9, over=False, kept_ms=4)), (40_000, 59_996, 4), (False, None, 1)),
         ((STARTED, ended(9, kept_ms=4)), (99_996, 0, 4), (False, EndClass.PLATFORM, 1)),
         (
-            (Dropped(end_class=EndClass.LIMIT, why=Why.HOLD_ENDED),),
+            (Dropped(end_class=EndClass.LIMIT, why=Cause.HOLD_ENDED),),
             (100_000, 0, 0),
             (False, EndClass.LIMIT, 0),
         ),
@@ -218,13 +218,13 @@ def test_handling_that_was_cut_short_is_taken_up_again(done: int) -> None:
     """After any of its commands, with the same effect (L7)."""
     org = submitted()
     tell(org, STARTED)
-    letter = JobMessage(org.id, JOB, 2, ended(9, kept_ms=4))
-    handling = rules.handle(org, POOL, letter, T0 + MINUTE)
+    envelope = JobMessage(org.id, JOB, 2, ended(9, kept_ms=4))
+    handling = rules.handle(org, POOL, envelope, T0 + MINUTE)
     for _ in range(done):
         next(handling)
     handling.close()  # type: ignore[attr-defined]
-    assert not rules.is_handled(org, POOL, letter)
-    tell(org, letter.message, since=2)  # type: ignore[arg-type]
+    assert not rules.is_handled(org, POOL, envelope)
+    tell(org, envelope.message, since=2)  # type: ignore[arg-type]
 
     assert (99_996, 0, 4) == parts(org)
 
@@ -245,12 +245,12 @@ def test_usage_that_comes_after_the_hold_is_booked_as_late() -> None:
 def test_a_job_that_is_dropped_at_its_limit_has_ended() -> None:
     """Whether that was written before or not."""
     org = submitted()
-    tell(org, Dropped(end_class=EndClass.LIMIT, why=Why.HOLD_ENDED), at=T0 + 11 * MINUTE)
+    tell(org, Dropped(end_class=EndClass.LIMIT, why=Cause.HOLD_ENDED), at=T0 + 11 * MINUTE)
 
     assert ((100_000, 0, 0), []) == (parts(org), org.objections)
     again = submitted()
     rules.ask(again, "x", AddUser(user=UserId("bob")), T0 + 11 * MINUTE)
-    tell(again, Dropped(end_class=EndClass.LIMIT, why=Why.HOLD_ENDED), at=T0 + 12 * MINUTE)
+    tell(again, Dropped(end_class=EndClass.LIMIT, why=Cause.HOLD_ENDED), at=T0 + 12 * MINUTE)
     assert ((100_000, 0, 0), []) == (parts(again), again.objections)
 
 

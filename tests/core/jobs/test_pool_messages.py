@@ -16,13 +16,13 @@ from bursar.core.ledger.commands import (
 )
 from bursar.core.ledger.events import JobStepped
 from bursar.core.messages import (
+    Cause,
     Corrected,
     Dropped,
     EndClass,
     Left,
     RanSoFar,
     ToOrg,
-    Why,
 )
 from bursar.core.refusal import Code, Refusal
 from bursar.sim.faults.org import POOL
@@ -30,19 +30,19 @@ from tests.support import commands as ask
 from tests.support.builders import T0
 from tests.support.jobs import ARRAY, CREDITS, JOB, STARTED, JobTrial, ended
 
-DROPPED = Dropped(end_class=EndClass.USER, why=Why.CANCELLED)
+DROPPED = Dropped(end_class=EndClass.USER, why=Cause.CANCELLED)
 CLOSED = Refusal(Code.HOLD_CLOSED, {"hold": JOB})
 LOST: Any = {"end_class": EndClass.PLATFORM, "kept_ms": 400}
 
 
-def letter(message: ToOrg, n: int = 1) -> PoolMessage:
+def envelope(message: ToOrg, n: int = 1) -> PoolMessage:
     """A message about the job."""
     return PoolMessage(POOL, JOB, n, message)
 
 
 def commands(message: ToOrg, *outcomes: Refusal) -> list[tuple[str, bool]]:
     """The commands of a message, and whether each handles it; all others are accepted."""
-    asked = commands_of(letter(message))
+    asked = commands_of(envelope(message))
     found = [next(asked)]
     answers = iter(outcomes)
     while True:
@@ -68,11 +68,11 @@ def test_a_start_is_drawn_and_a_reading_is_charged() -> None:
 
 
 def test_an_end_is_settled_or_charged_or_given_back() -> None:
-    assert [("Settle", True)] == commands(ended(Why.FINISHED))
-    assert [("Charge", True)] == commands(ended(Why.LOST, over=False))
-    waits = ended(Why.LOST, over=False, **LOST)
+    assert [("Settle", True)] == commands(ended(Cause.FINISHED))
+    assert [("Charge", True)] == commands(ended(Cause.LOST, over=False))
+    waits = ended(Cause.LOST, over=False, **LOST)
     assert [("Charge", False), ("GiveBack", True)] == commands(waits)
-    over = ended(Why.LOST, **LOST)
+    over = ended(Cause.LOST, **LOST)
     assert [("Charge", False), ("GiveBack", False), ("Release", True)] == commands(over)
 
 
@@ -87,20 +87,20 @@ def test_a_dropped_job_gives_its_hold_back_or_ends_it_at_its_limit() -> None:
 
 def test_a_job_that_was_given_back_keeps_its_credits() -> None:
     """The command is one that changes nothing of the job's hold."""
-    [move] = list(commands_of(letter(Left(), 3)))
+    [move] = list(commands_of(envelope(Left(), 3)))
 
     assert (Lapse(most=1), MoveJob(JOB, POOL, 3)) == (move.command, move.effect)
-    assert key_of(letter(Left(), 3), 1) == move.key
+    assert key_of(envelope(Left(), 3), 1) == move.key
 
 
 def test_the_keys_follow_from_pool_job_and_numbers() -> None:
     """So a message that comes again asks under the same keys, and no two messages share one."""
-    first, again = (next(commands_of(letter(STARTED))) for _ in range(2))
+    first, again = (next(commands_of(envelope(STARTED))) for _ in range(2))
     others = {
         key_of(PoolMessage("other", JOB, 1, STARTED), 1),
         key_of(PoolMessage(POOL, JobId("other"), 1, STARTED), 1),
-        key_of(letter(STARTED, 2), 1),
-        key_of(letter(STARTED), 2),
+        key_of(envelope(STARTED, 2), 1),
+        key_of(envelope(STARTED), 2),
     }
 
     assert first == again
@@ -109,7 +109,7 @@ def test_the_keys_follow_from_pool_job_and_numbers() -> None:
 
 
 def test_the_commands_of_a_message_are_numbered_from_one() -> None:
-    lost = letter(ended(Why.LOST, **LOST))
+    lost = envelope(ended(Cause.LOST, **LOST))
     asked = commands_of(lost)
     keys = [next(asked).key, asked.send(()).key, asked.send(()).key]
 
@@ -118,7 +118,7 @@ def test_the_commands_of_a_message_are_numbered_from_one() -> None:
 
 def test_an_element_is_loaded_with_its_array() -> None:
     step = CommandStep(Release(hold=HoldId(JOB)))
-    alone, element = (HandleMessage(letter(DROPPED), step, array) for array in (None, ARRAY))
+    alone, element = (HandleMessage(envelope(DROPPED), step, array) for array in (None, ARRAY))
 
     assert ((JOB,), ()) == (alone.jobs, alone.arrays)
     assert ((JOB, ARRAY), (ARRAY,)) == (element.jobs, element.arrays)
@@ -129,7 +129,7 @@ def test_an_element_is_loaded_with_its_array() -> None:
 
 def test_a_job_runs_and_is_charged_and_succeeds() -> None:
     trial = submitted()
-    trial.tell(JOB, STARTED, RanSoFar(attempt=1, run_ms=700), ended(Why.FINISHED, exit_code=0))
+    trial.tell(JOB, STARTED, RanSoFar(attempt=1, run_ms=700), ended(Cause.FINISHED, exit_code=0))
 
     assert [
         ("submitted", "queued", 0, 60_000),
@@ -143,7 +143,7 @@ def test_a_job_runs_and_is_charged_and_succeeds() -> None:
 
 def test_lost_work_is_given_back_and_the_job_waits_again() -> None:
     trial = submitted()
-    trial.tell(JOB, STARTED, ended(Why.LOST, over=False, **LOST))
+    trial.tell(JOB, STARTED, ended(Cause.LOST, over=False, **LOST))
 
     assert ("lost", "queued", 400, 59_600) == trial.steps()[-1]
     assert (JobState.QUEUED, 2) == (trial.job().state, trial.job().received)
@@ -162,7 +162,7 @@ def test_a_job_that_is_dropped_at_the_limit_of_its_hold_is_handled_once() -> Non
     """The refused release does not handle the message: the end of the hold does."""
     trial = submitted()
     trial.now += 11 * MINUTE
-    trial.tell(JOB, Dropped(end_class=EndClass.LIMIT, why=Why.HOLD_ENDED))
+    trial.tell(JOB, Dropped(end_class=EndClass.LIMIT, why=Cause.HOLD_ENDED))
 
     assert [("submitted", "queued", 0, 60_000), ("hold_ended", "expired", 0, 0)] == trial.steps()
     assert (CREDITS, 1, []) == (trial.available, trial.job().received, trial.org.objections)
@@ -181,7 +181,7 @@ def test_a_message_that_comes_again_changes_nothing() -> None:
     trial = submitted()
     trial.tell(JOB, STARTED)
     before, events = trial.job(), len(trial.org.events)
-    [again] = list(commands_of(letter(STARTED)))
+    [again] = list(commands_of(envelope(STARTED)))
     trial.asks(again.command, again.effect, again.key)
 
     assert (before, events) == (trial.job(), len(trial.org.events))
@@ -190,7 +190,7 @@ def test_a_message_that_comes_again_changes_nothing() -> None:
 def test_a_correction_is_a_step_about_its_attempt() -> None:
     """What was lost goes back; the next correction may come."""
     trial = submitted()
-    trial.tell(JOB, STARTED, ended(Why.FAILED, exit_code=1))
+    trial.tell(JOB, STARTED, ended(Cause.FAILED, exit_code=1))
     correct = ask.correct_end(JOB, EndClass.PLATFORM)
     trial.does(correct, CorrectAttemptEnd(correct))
     assert trial.job().correcting
@@ -216,14 +216,14 @@ def test_an_element_counts_for_its_array() -> None:
     first, _ = trial.elements()
     trial.tell(first.id, STARTED)
     assert JobState.RUNNING is trial.job(ARRAY).state
-    trial.tell(first.id, ended(Why.FINISHED))
+    trial.tell(first.id, ended(Cause.FINISHED))
 
     assert (1, 1) == (trial.array().live, trial.array().succeeded)
 
 
 def test_a_correction_that_agrees_with_the_charge_moves_no_credits() -> None:
     trial = submitted()
-    trial.tell(JOB, STARTED, ended(Why.FAILED))
+    trial.tell(JOB, STARTED, ended(Cause.FAILED))
     message = Corrected(
         attempt=1, end_class=EndClass.USER, run_ms=1_000, kept_ms=None, job_finished=True
     )
@@ -238,8 +238,8 @@ def test_event_and_step_of_a_start_after_the_cancellation_agree() -> None:
     trial.submit()
     trial.cancel()
     jobs = JobTransaction(trial.org)
-    letter = PoolMessage(POOL, JOB, 1, STARTED)
-    HandleMessage(letter, CommandStep(Lapse(most=1))).apply(jobs, trial.org.books, (), T0)
+    envelope = PoolMessage(POOL, JOB, 1, STARTED)
+    HandleMessage(envelope, CommandStep(Lapse(most=1))).apply(jobs, trial.org.books, (), T0)
 
     assert [("started", JobState.STOPPING)] == [(step.why, step.state) for step in jobs.steps]
     assert [("started", "stopping")] == [(event.why, event.state) for event in jobs.events]

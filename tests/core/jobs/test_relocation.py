@@ -13,7 +13,7 @@ from bursar.core.jobs.transaction import JobTransaction
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import ExtendHold, Lapse
 from bursar.core.ledger.tables import MissingRow, NotLoaded
-from bursar.core.messages import Dropped, EndClass, Enqueue, HoldGrew, Leave, Left, Why, Withdraw
+from bursar.core.messages import Cause, Dropped, EndClass, Enqueue, HoldGrew, Leave, Left, Withdraw
 from bursar.core.refusal import InvariantBroken
 from bursar.core.value import replace
 from tests.support.builders import T0
@@ -68,7 +68,7 @@ def test_a_job_that_has_begun_waits_again_where_it_ran() -> None:
     trial = submitted()
     trial.tell(JOB, STARTED)
     assert not trial.move("far")
-    trial.tell(JOB, ended(Why.PREEMPTED, over=False))
+    trial.tell(JOB, ended(Cause.PREEMPTED, over=False))
 
     assert JobState.QUEUED is trial.job().state
     assert not trial.move("far")
@@ -144,7 +144,7 @@ def test_a_job_that_was_cancelled_on_the_way_stays_and_ends_where_it_was() -> No
         trial.org.routes(JOB)[-1].arrived_at,
     )
     assert [Leave(), Withdraw()] == trial.sent()[1:]
-    trial.tell(JOB, Dropped(end_class=EndClass.USER, why=Why.CANCELLED))
+    trial.tell(JOB, Dropped(end_class=EndClass.USER, why=Cause.CANCELLED))
 
     assert (JobState.CANCELLED, 2) == (trial.job().state, trial.job().received)
 

@@ -24,7 +24,7 @@ from bursar.core.jobs.result_cache import (
 from bursar.core.jobs.submission import SubmitJob, reserve_for_job
 from bursar.core.jobs.transaction import Alike, JobTransaction
 from bursar.core.ledger.commands import CorrectEnd, Lapse, Release, Settle
-from bursar.core.messages import Corrected, Dropped, EndClass, Enqueue, Why, Withdraw
+from bursar.core.messages import Cause, Corrected, Dropped, EndClass, Enqueue, Withdraw
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, Refusal
 from bursar.core.value import replace
@@ -138,7 +138,7 @@ def test_other_jobs_are_not_alike() -> None:
 def test_a_result_that_is_there_ends_the_job_at_once() -> None:
     """It pays a quarter of the run; the rest of its hold is free again."""
     trial = shared(LEADER)
-    trial.tell(LEADER, STARTED, ended(Why.FINISHED, 2_000, exit_code=0))
+    trial.tell(LEADER, STARTED, ended(Cause.FINISHED, 2_000, exit_code=0))
     trial.submit(FIRST, sharing=SAME)
 
     job = trial.job(FIRST)
@@ -155,7 +155,7 @@ def test_a_result_that_is_there_ends_the_job_at_once() -> None:
 
 def test_a_result_that_is_too_old_is_none() -> None:
     trial = shared(LEADER)
-    trial.tell(LEADER, STARTED, ended(Why.FINISHED, 2_000))
+    trial.tell(LEADER, STARTED, ended(Cause.FINISHED, 2_000))
     trial.now += HOUR
     trial.submit(FIRST, sharing=SAME)
 
@@ -166,11 +166,11 @@ def test_a_result_that_is_too_old_is_none() -> None:
 
 
 def finish(trial: JobTrial, job: JobId = LEADER, run_ms: int = 2_000) -> None:
-    trial.tell(job, STARTED, ended(Why.FINISHED, run_ms, exit_code=0))
+    trial.tell(job, STARTED, ended(Cause.FINISHED, run_ms, exit_code=0))
 
 
 def fail(trial: JobTrial) -> None:
-    trial.tell(LEADER, STARTED, ended(Why.FAILED))
+    trial.tell(LEADER, STARTED, ended(Cause.FAILED))
 
 
 def submit(trial: JobTrial, job: JobId, max_age: int = HOUR) -> None:
@@ -222,7 +222,7 @@ def a_result_whose_attempt_is_corrected(trial: JobTrial) -> None:
 def a_leader_after_an_old_result_that_is_corrected(trial: JobTrial) -> None:
     a_result_whose_attempt_is_corrected(trial)
     trial.cancel(SECOND)
-    trial.tell(SECOND, Dropped(end_class=EndClass.USER, why=Why.CANCELLED))
+    trial.tell(SECOND, Dropped(end_class=EndClass.USER, why=Cause.CANCELLED))
 
 
 def led(*followers: JobId) -> JobTrial:
@@ -295,7 +295,7 @@ def test_what_a_new_job_meets_does_not_depend_on_batches(
 
 def test_a_follower_is_given_the_result_of_its_leader() -> None:
     trial = shared(LEADER, FIRST)
-    trial.tell(LEADER, STARTED, ended(Why.FINISHED, 2_000, exit_code=0))
+    trial.tell(LEADER, STARTED, ended(Cause.FINISHED, 2_000, exit_code=0))
     end = end_follower(due(FIRST), "now")
 
     charge = ChargeId(derive_id(FIRST, "cached"))
@@ -303,7 +303,7 @@ def test_a_follower_is_given_the_result_of_its_leader() -> None:
         FollowUp(
             "bursar:cache/first/now",
             Settle(charge=charge, hold=HoldId(FIRST), total=500),
-            EndFollower(FIRST, Why.CACHED, EndClass.USER, LEADER, 0),
+            EndFollower(FIRST, Cause.CACHED, EndClass.USER, LEADER, 0),
         )
         == end
     )
@@ -347,7 +347,7 @@ def test_the_first_follower_takes_over_from_a_leader_that_failed() -> None:
     """It is sent to its pool; the others follow on."""
     trial = shared(LEADER, FIRST, SECOND)
     unsent = trial.job(FIRST).unsent
-    trial.tell(LEADER, STARTED, ended(Why.FAILED, 2_000))
+    trial.tell(LEADER, STARTED, ended(Cause.FAILED, 2_000))
 
     assert 1 == repair(trial)
     job = trial.job(FIRST)
@@ -363,7 +363,7 @@ def test_who_takes_over_is_sent_its_hold_as_it_is_now() -> None:
     row = trial.job(FIRST)
     assert row.unsent is not None
     trial.org.jobs[FIRST] = replace(row, unsent=replace(row.unsent, hold_micros=1, hold_until=1))
-    trial.tell(LEADER, STARTED, ended(Why.FAILED, 2_000))
+    trial.tell(LEADER, STARTED, ended(Cause.FAILED, 2_000))
     repair(trial)
 
     [message] = trial.sent(FIRST)
@@ -382,7 +382,7 @@ def test_nobody_takes_over_while_the_leader_can_run() -> None:
 def test_a_leader_that_waits_for_credits_steps_down() -> None:
     """It shares nothing any more, and goes on alone once it has credits."""
     trial = shared(LEADER, FIRST)
-    out = ended(Why.OUT_OF_CREDITS, 60_000, over=False, end_class=EndClass.LIMIT)
+    out = ended(Cause.OUT_OF_CREDITS, 60_000, over=False, end_class=EndClass.LIMIT)
     trial.tell(LEADER, STARTED, out)
 
     assert 1 == repair(trial)
@@ -394,7 +394,7 @@ def test_a_leader_that_waits_for_credits_steps_down() -> None:
 def test_a_cancelled_follower_does_not_take_over() -> None:
     trial = shared(LEADER, FIRST, SECOND)
     trial.cancel(FIRST)
-    trial.tell(LEADER, STARTED, ended(Why.FAILED, 2_000))
+    trial.tell(LEADER, STARTED, ended(Cause.FAILED, 2_000))
     repair(trial)
 
     assert (False, True) == (trial.job(FIRST).leads, trial.job(SECOND).leads)
@@ -428,7 +428,7 @@ def test_followers_without_a_hold_are_not_looked_for_in_vain() -> None:
 def test_what_the_same_transaction_has_changed_is_left_for_the_next_look() -> None:
     """The stored rows still show a follower without a hold, and one that could lead."""
     trial = shared(LEADER, FIRST, SECOND)
-    trial.tell(LEADER, STARTED, ended(Why.FAILED, 2_000))
+    trial.tell(LEADER, STARTED, ended(Cause.FAILED, 2_000))
     trial.does(Release(hold=HoldId(FIRST)))
     jobs = JobTransaction(trial.org)
     EndFollower.expired(FIRST).end(jobs, 0, trial.now)

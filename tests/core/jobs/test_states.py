@@ -15,7 +15,7 @@ from bursar.core.jobs.states import (
     updated,
 )
 from bursar.core.ledger.events import JobStepped
-from bursar.core.messages import Corrected, Dropped, EndClass, Left, RanSoFar, Why
+from bursar.core.messages import Cause, Corrected, Dropped, EndClass, Left, RanSoFar
 from bursar.core.value import replace
 from tests.support.builders import T0
 from tests.support.jobs import JOB, STARTED, a_job, ended
@@ -38,7 +38,7 @@ def running(**changes: Any) -> OrgJob:
 def test_a_start_names_attempt_type_and_time() -> None:
     update = update_from(STARTED, LATER)
 
-    assert JobUpdate(1, JobState.RUNNING, Why.STARTED, started_at=T0, gpu_type="H100") == update
+    assert JobUpdate(1, JobState.RUNNING, Cause.STARTED, started_at=T0, gpu_type="H100") == update
     assert running() == updated(a_job(), update)
 
 
@@ -51,17 +51,17 @@ def test_a_reading_changes_nothing_in_the_row() -> None:
 @pytest.mark.parametrize(
     ("why", "state", "step"),
     [
-        (Why.FINISHED, JobState.SUCCEEDED, Why.FINISHED),
-        (Why.FAILED, JobState.FAILED, Why.FAILED),
-        (Why.CANCELLED, JobState.CANCELLED, Why.CANCELLED),
-        (Why.TIME_UP, JobState.EXPIRED, Why.TIME_UP),
-        (Why.OUT_OF_CREDITS, JobState.EXPIRED, Why.OUT_OF_CREDITS),
-        (Why.PREEMPTED, JobState.FAILED, Why.GIVEN_UP),
-        (Why.MADE_ROOM, JobState.FAILED, Why.GIVEN_UP),
-        (Why.LOST, JobState.FAILED, Why.GIVEN_UP),
+        (Cause.FINISHED, JobState.SUCCEEDED, Cause.FINISHED),
+        (Cause.FAILED, JobState.FAILED, Cause.FAILED),
+        (Cause.CANCELLED, JobState.CANCELLED, Cause.CANCELLED),
+        (Cause.TIME_UP, JobState.EXPIRED, Cause.TIME_UP),
+        (Cause.OUT_OF_CREDITS, JobState.EXPIRED, Cause.OUT_OF_CREDITS),
+        (Cause.PREEMPTED, JobState.FAILED, Cause.GIVEN_UP),
+        (Cause.MADE_ROOM, JobState.FAILED, Cause.GIVEN_UP),
+        (Cause.LOST, JobState.FAILED, Cause.GIVEN_UP),
     ],
 )
-def test_the_last_attempt_ends_the_job(why: Why, state: JobState, step: Why) -> None:
+def test_the_last_attempt_ends_the_job(why: Cause, state: JobState, step: Cause) -> None:
     """A job that could have gone on, and has ended, has failed: the pool gave it up."""
     job = updated(running(leads=True), update_from(ended(why, exit_code=3, result="{}"), LATER))
 
@@ -73,13 +73,13 @@ def test_the_last_attempt_ends_the_job(why: Why, state: JobState, step: Why) -> 
 @pytest.mark.parametrize(
     ("why", "state"),
     [
-        (Why.PREEMPTED, JobState.QUEUED),
-        (Why.MADE_ROOM, JobState.QUEUED),
-        (Why.LOST, JobState.QUEUED),
-        (Why.OUT_OF_CREDITS, JobState.OUT_OF_CREDITS),
+        (Cause.PREEMPTED, JobState.QUEUED),
+        (Cause.MADE_ROOM, JobState.QUEUED),
+        (Cause.LOST, JobState.QUEUED),
+        (Cause.OUT_OF_CREDITS, JobState.OUT_OF_CREDITS),
     ],
 )
-def test_another_attempt_may_follow(why: Why, state: JobState) -> None:
+def test_another_attempt_may_follow(why: Cause, state: JobState) -> None:
     """The exit code of the attempt is known; the result and the end class are those of the job."""
     end = ended(why, over=False, exit_code=9, result="{}")
     job = updated(running(leads=True), update_from(end, LATER))
@@ -93,7 +93,7 @@ def test_every_end_of_an_attempt_in_the_table_leads_to_its_state() -> None:
     ends = {
         why: to
         for (state, why), to in TRANSITIONS.items()
-        if state is JobState.RUNNING and why is not Why.STOP_REQUESTED
+        if state is JobState.RUNNING and why is not Cause.STOP_REQUESTED
     }
 
     assert ends == {
@@ -104,12 +104,12 @@ def test_every_end_of_an_attempt_in_the_table_leads_to_its_state() -> None:
 @pytest.mark.parametrize(
     ("end_class", "why", "state"),
     [
-        (EndClass.USER, Why.CANCELLED, JobState.CANCELLED),
-        (EndClass.LIMIT, Why.HOLD_ENDED, JobState.EXPIRED),
+        (EndClass.USER, Cause.CANCELLED, JobState.CANCELLED),
+        (EndClass.LIMIT, Cause.HOLD_ENDED, JobState.EXPIRED),
     ],
 )
 def test_a_dropped_job_was_cancelled_or_has_expired(
-    end_class: EndClass, why: Why, state: JobState
+    end_class: EndClass, why: Cause, state: JobState
 ) -> None:
     """It keeps the attempt, the type and the exit code of its last attempt."""
     waits = running(state=JobState.QUEUED, exit_code=9)

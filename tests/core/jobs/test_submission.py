@@ -17,7 +17,7 @@ from bursar.core.jobs.submission import (
 from bursar.core.jobs.transaction import JobTransaction
 from bursar.core.ledger.commands import ExtendHold, SetTier
 from bursar.core.ledger.values import GrantPolicy
-from bursar.core.messages import EndClass, Enqueue, HoldGrew, Why
+from bursar.core.messages import Cause, EndClass, Enqueue, HoldGrew
 from bursar.core.refusal import Code, Refusal
 from bursar.core.value import replace
 from tests.support.builders import PER_MS, T0
@@ -265,7 +265,7 @@ def test_the_pool_is_sent_what_was_added() -> None:
 def test_a_job_out_of_credits_waits_for_gpus_again() -> None:
     trial = JobTrial()
     trial.submit()
-    out = ended(Why.OUT_OF_CREDITS, 60_000, over=False, end_class=EndClass.LIMIT)
+    out = ended(Cause.OUT_OF_CREDITS, 60_000, over=False, end_class=EndClass.LIMIT)
     trial.tell(JOB, STARTED, out)
     assert JobState.OUT_OF_CREDITS is trial.job().state
     extend(trial, 1_000)

@@ -165,11 +165,11 @@ BUGS = {
         pool, "expire", "for job in work.jobs_without_hold():", "for job in ():", "IV3"
     ),
     "the pool handles messages again": Bug(
-        pool, "receive", "if letter.n != job.received + 1:", "if letter.n > job.received + 1:",
+        pool, "receive", "if envelope.n != job.received + 1:", "if envelope.n > job.received + 1:",
         "a pool cannot handle this",
     ),
     "the pool acknowledges what has overtaken": Bug(
-        pool, "receive", "return letter.n <= job.received", "return True", "IA7"
+        pool, "receive", "return envelope.n <= job.received", "return True", "IA7"
     ),
     "time runs back with the clock": Bug(
         state, "PoolTransaction.__init__", "max(now, pool.now)", "now", "runs backwards", JUMPING
@@ -205,8 +205,8 @@ BUGS = {
         pool_messages, "HandleMessage.apply", "if refusal in self.step.unless:", "if False:", "IL14"
     ),
     "an org handles what has overtaken": Bug(
-        org, "handle", "letter.n != job.received + 1:",
-        "letter.n <= job.received:", "IM3|IS9",
+        org, "handle", "envelope.n != job.received + 1:",
+        "envelope.n <= job.received:", "IM3|IS9",
     ),
     "a requeued job's hold is closed": Bug(
         message_commands, "steps", "case Ended(job_finished=True, kept_ms=None) as end:",
@@ -233,7 +233,7 @@ BUGS = {
         "if job.state in WAITING:", "IS2: attempts in two pools|IL12", MOVING,
     ),
     "a job that is given back goes on waiting": Bug(
-        pool, "_leave", "work.put(with_step(job, Why.MOVED))", "pass", "IS16", MOVING
+        pool, "_leave", "work.put(with_step(job, Cause.MOVED))", "pass", "IS16", MOVING
     ),
     "an org gets no message that a job was given back": Bug(
         pool, "_leave", "work.send(job.key, Left())", "pass", "IV3", MOVING

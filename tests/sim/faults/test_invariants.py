@@ -15,7 +15,7 @@ from bursar.core.ids import GrantId, HoldId, JobId
 from bursar.core.instant import SECOND
 from bursar.core.jobs.rows import ArrayProgress, OrgJob, Receipt
 from bursar.core.ledger.values import Grant, Hold
-from bursar.core.messages import Why
+from bursar.core.messages import Cause
 from bursar.core.refusal import Code, InvariantBroken
 from bursar.core.value import replace
 from bursar.sim.faults import invariants
@@ -510,12 +510,12 @@ def _unsettle(world: FaultWorld) -> None:
 
 
 def _fail(world: FaultWorld) -> None:
-    wrong(_lease(world), why=Why.FAILED)
+    wrong(_lease(world), why=Cause.FAILED)
 
 
 def _call_it_lost(world: FaultWorld) -> None:
     lease = _lease(world)
-    wrong(lease, why=Why.LOST, corrected=None)
+    wrong(lease, why=Cause.LOST, corrected=None)
     for part in lease.parts:
         wrong(part, saved_ms=0)
 

@@ -13,14 +13,14 @@ from bursar.core.dispatch.share_usage import record_usage
 from bursar.core.dispatch.state import Exit, Lease, LeasePart, PoolJob, PoolTransaction
 from bursar.core.instant import MILLISECOND, SECOND, Instant
 from bursar.core.leases import is_job_responsible, report_interval_ms, requeues
-from bursar.core.messages import Corrected, Dropped, EndClass, Ended, RanSoFar, Started, Why
+from bursar.core.messages import Cause, Corrected, Dropped, EndClass, Ended, RanSoFar, Started
 from bursar.core.money import Micros, run_ms_for, usage_price
 from bursar.core.value import replace
 
 STOP_GRACE: Final = 10 * SECOND  # to make a checkpoint and end, once asked
 STOP_GRACE_MS: Final = STOP_GRACE // MILLISECOND
 MAKES_ROOM: Final = frozenset(
-    {Why.PREEMPTED, Why.MADE_ROOM}
+    {Cause.PREEMPTED, Cause.MADE_ROOM}
 )  # why we ask an attempt to stop for another
 
 
@@ -59,7 +59,7 @@ def affords_a_run(job: PoolJob) -> bool:
 # From one state to the next
 
 
-def with_step(job: PoolJob, why: Why, fence: int | None = None) -> PoolJob:
+def with_step(job: PoolJob, why: Cause, fence: int | None = None) -> PoolJob:
     """The job one step on in its life; with the fence of its lease if it has one then."""
     return replace(job, state=next_state(job.state, why), why=why, fence=fence, earmark=None)
 
@@ -86,22 +86,22 @@ def with_part(lease: Lease, part: LeasePart) -> Lease:
     return replace(lease, parts=parts)
 
 
-def drop_job(work: PoolTransaction, job: PoolJob, why: Why) -> None:
+def drop_job(work: PoolTransaction, job: PoolJob, why: Cause) -> None:
     """Drop a waiting job: it will not run."""
     work.put(with_step(job, why))
     work.send(job.key, Dropped(end_class=END_CLASSES[why], why=why))
 
 
-def request_stop(work: PoolTransaction, lease: Lease, why: Why) -> None:
+def request_stop(work: PoolTransaction, lease: Lease, why: Cause) -> None:
     """Request that an attempt stops; its nodes learn of it at their next report.
 
     The first reason stays, except that a cancellation replaces any other.
     """
-    if lease.stop_reason is None or why is Why.CANCELLED:
+    if lease.stop_reason is None or why is Cause.CANCELLED:
         work.put(replace(lease, stop_reason=why))
     job = job_of(work, lease)
     if job.state is not JobState.STOPPING:
-        work.put(with_step(job, Why.STOP_REQUESTED, lease.fence))
+        work.put(with_step(job, Cause.STOP_REQUESTED, lease.fence))
 
 
 def report_start(work: PoolTransaction, lease: Lease, job: PoolJob) -> None:
@@ -153,13 +153,13 @@ def _is_at_limit(lease: Lease) -> bool:
     return lease.run_ms >= lease.run_ms_max - STOP_GRACE_MS
 
 
-def _limit_reached(work: PoolTransaction, lease: Lease) -> Why:
+def _limit_reached(work: PoolTransaction, lease: Lease) -> Cause:
     """What an attempt runs into first: its credits' end, its job's longest run, its hold's end."""
     unpaid = lease.run_ms_max < job_of(work, lease).remaining_ms
-    return Why.OUT_OF_CREDITS if unpaid and _is_at_limit(lease) else Why.TIME_UP
+    return Cause.OUT_OF_CREDITS if unpaid and _is_at_limit(lease) else Cause.TIME_UP
 
 
-def _why_ended(work: PoolTransaction, lease: Lease) -> Why:
+def _why_ended(work: PoolTransaction, lease: Lease) -> Cause:
     """Why an attempt has ended, from how its processes did.
 
     A gang that has lost a node is lost, although its other processes fail: they miss that one. What
@@ -167,20 +167,20 @@ def _why_ended(work: PoolTransaction, lease: Lease) -> Why:
     """
     exits = {part.exit for part in lease.parts}
     if exits == {Exit.DONE}:
-        return Why.FINISHED
-    if lease.stop_reason is Why.CANCELLED:
-        return Why.CANCELLED
+        return Cause.FINISHED
+    if lease.stop_reason is Cause.CANCELLED:
+        return Cause.CANCELLED
     if Exit.FAILED in exits and Exit.GONE not in exits:
-        return Why.FAILED
+        return Cause.FAILED
     # A stop because another process of the gang ended is no stop request of org or leader.
-    stop_reason = None if lease.stop_reason in (Why.FAILED, Why.LOST) else lease.stop_reason
+    stop_reason = None if lease.stop_reason in (Cause.FAILED, Cause.LOST) else lease.stop_reason
     last = max(part.until for part in lease.parts)
     if _is_at_limit(lease) or last >= job_of(work, lease).hold_until:
         return stop_reason or _limit_reached(work, lease)
-    return Why.LOST if Exit.GONE in exits or stop_reason is None else stop_reason
+    return Cause.LOST if Exit.GONE in exits or stop_reason is None else stop_reason
 
 
-def _close(work: PoolTransaction, lease: Lease, why: Why) -> None:
+def _close(work: PoolTransaction, lease: Lease, why: Cause) -> None:
     """End a lease whose processes are gone: the job waits again or is over (M3)."""
     record_end(work, lease, why)
     job = job_of(work, lease)
@@ -246,7 +246,7 @@ def correct_end(work: PoolTransaction, lease: Lease, end_class: EndClass) -> Non
             end_class=end_class,
             run_ms=lease.run_ms,
             kept_ms=lease.kept_ms,
-            job_finished=job.attempt == lease.attempt and job.why in (lease.why, Why.GIVEN_UP),
+            job_finished=job.attempt == lease.attempt and job.why in (lease.why, Cause.GIVEN_UP),
         ),
     )
 
@@ -266,8 +266,8 @@ def _pays(lease: Lease, end_class: EndClass) -> bool:
 
     An attempt that has finished lost nothing.
     """
-    own_room = end_class is EndClass.PREEMPTION and lease.why is Why.MADE_ROOM
-    return is_job_responsible(end_class) or own_room or lease.why is Why.FINISHED
+    own_room = end_class is EndClass.PREEMPTION and lease.why is Cause.MADE_ROOM
+    return is_job_responsible(end_class) or own_room or lease.why is Cause.FINISHED
 
 
 def _kept_ms(lease: Lease, *, pays: bool) -> int | None:
@@ -277,7 +277,7 @@ def _kept_ms(lease: Lease, *, pays: bool) -> int | None:
     had asked it to make room (M2), also if its node was lost then.
     """
     kept_ms = lease.run_ms if pays else min(part.saved_ms for part in lease.parts)
-    if lease.stop_reason in MAKES_ROOM and lease.why in (lease.stop_reason, Why.LOST):
+    if lease.stop_reason in MAKES_ROOM and lease.why in (lease.stop_reason, Cause.LOST):
         run_ms_at_stops = (
             part.run_ms_at_stop for part in lease.parts if part.run_ms_at_stop is not None
         )
@@ -291,21 +291,21 @@ def _exit_code(lease: Lease) -> int | None:
     return next((code for code in codes if code), None if None in codes else 0)
 
 
-def _job_after(job: PoolJob, lease: Lease, why: Why, now: Instant) -> PoolJob:
+def _job_after(job: PoolJob, lease: Lease, why: Cause, now: Instant) -> PoolJob:
     """The job after an attempt that ended so: it waits, or is over."""
     if END_CLASSES[why] in (EndClass.PREEMPTION, EndClass.PLATFORM):
         left_ms = job.remaining_ms - STOP_GRACE_MS
         if not requeues(END_CLASSES[why], job.requeues_left, left_ms, withdrawn=job.withdrawn):
-            return with_step(job, Why.GIVEN_UP)
+            return with_step(job, Cause.GIVEN_UP)
         job = replace(
             job,
             requeues_left=job.requeues_left - 1,
             preemptions=job.preemptions + (END_CLASSES[why] is EndClass.PREEMPTION),
             stopped_at=now,
-            losses=job.losses + 1 if why is Why.LOST and lease.run_ms < STOP_GRACE_MS else 0,
+            losses=job.losses + 1 if why is Cause.LOST and lease.run_ms < STOP_GRACE_MS else 0,
         )
-        return with_step(job, why if affords_a_run(job) else Why.OUT_OF_CREDITS)
+        return with_step(job, why if affords_a_run(job) else Cause.OUT_OF_CREDITS)
     job = with_step(job, why)
     if job.state is JobState.OUT_OF_CREDITS and affords_a_run(job):
-        return with_step(job, Why.TOPPED_UP)
+        return with_step(job, Cause.TOPPED_UP)
     return job

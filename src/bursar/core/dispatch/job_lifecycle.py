@@ -17,7 +17,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from bursar.core.messages import EndClass, Why
+from bursar.core.messages import Cause, EndClass
 from bursar.core.refusal import fail_invariant
 
 
@@ -43,47 +43,47 @@ FINISHED: Final = frozenset(
 )
 
 # What ends an attempt, from whichever of the live states.
-_ENDS: Final[Mapping[Why, JobState]] = {
-    Why.FINISHED: JobState.SUCCEEDED,
-    Why.FAILED: JobState.FAILED,
-    Why.CANCELLED: JobState.CANCELLED,
-    Why.PREEMPTED: JobState.QUEUED,
-    Why.MADE_ROOM: JobState.QUEUED,
-    Why.LOST: JobState.QUEUED,
-    Why.GIVEN_UP: JobState.FAILED,
-    Why.TIME_UP: JobState.EXPIRED,
-    Why.OUT_OF_CREDITS: JobState.OUT_OF_CREDITS,
+_ENDS: Final[Mapping[Cause, JobState]] = {
+    Cause.FINISHED: JobState.SUCCEEDED,
+    Cause.FAILED: JobState.FAILED,
+    Cause.CANCELLED: JobState.CANCELLED,
+    Cause.PREEMPTED: JobState.QUEUED,
+    Cause.MADE_ROOM: JobState.QUEUED,
+    Cause.LOST: JobState.QUEUED,
+    Cause.GIVEN_UP: JobState.FAILED,
+    Cause.TIME_UP: JobState.EXPIRED,
+    Cause.OUT_OF_CREDITS: JobState.OUT_OF_CREDITS,
 }
 # What ends a wait without an attempt.
-_DROPS: Final[Mapping[Why, JobState]] = {
-    Why.CANCELLED: JobState.CANCELLED,
-    Why.HOLD_ENDED: JobState.EXPIRED,
-    Why.MOVED: JobState.MOVED,
+_DROPS: Final[Mapping[Cause, JobState]] = {
+    Cause.CANCELLED: JobState.CANCELLED,
+    Cause.HOLD_ENDED: JobState.EXPIRED,
+    Cause.MOVED: JobState.MOVED,
 }
-TRANSITIONS: Final[Mapping[tuple[JobState, Why], JobState]] = MappingProxyType(
+TRANSITIONS: Final[Mapping[tuple[JobState, Cause], JobState]] = MappingProxyType(
     {
-        (JobState.QUEUED, Why.PLACED): JobState.STARTING,
-        (JobState.STARTING, Why.STARTED): JobState.RUNNING,
-        (JobState.STARTING, Why.STOP_REQUESTED): JobState.STOPPING,
-        (JobState.RUNNING, Why.STOP_REQUESTED): JobState.STOPPING,
-        (JobState.QUEUED, Why.OUT_OF_CREDITS): JobState.OUT_OF_CREDITS,  # by usage that came late
-        (JobState.OUT_OF_CREDITS, Why.TOPPED_UP): JobState.QUEUED,
-        (JobState.QUEUED, Why.CACHED): JobState.SUCCEEDED,  # in no pool: the org itself says so
+        (JobState.QUEUED, Cause.PLACED): JobState.STARTING,
+        (JobState.STARTING, Cause.STARTED): JobState.RUNNING,
+        (JobState.STARTING, Cause.STOP_REQUESTED): JobState.STOPPING,
+        (JobState.RUNNING, Cause.STOP_REQUESTED): JobState.STOPPING,
+        (JobState.QUEUED, Cause.OUT_OF_CREDITS): JobState.OUT_OF_CREDITS,  # by usage that came late
+        (JobState.OUT_OF_CREDITS, Cause.TOPPED_UP): JobState.QUEUED,
+        (JobState.QUEUED, Cause.CACHED): JobState.SUCCEEDED,  # in no pool: the org itself says so
         **{(live, why): to for live in sorted(LIVE) for why, to in _ENDS.items()},
         **{(waiting, why): to for waiting in sorted(WAITING) for why, to in _DROPS.items()},
     }
 )
-END_CLASSES: Final[Mapping[Why, EndClass]] = MappingProxyType(
+END_CLASSES: Final[Mapping[Cause, EndClass]] = MappingProxyType(
     {
-        Why.FINISHED: EndClass.USER,
-        Why.FAILED: EndClass.USER,
-        Why.CANCELLED: EndClass.USER,
-        Why.PREEMPTED: EndClass.PREEMPTION,
-        Why.MADE_ROOM: EndClass.PREEMPTION,
-        Why.LOST: EndClass.PLATFORM,
-        Why.TIME_UP: EndClass.LIMIT,
-        Why.OUT_OF_CREDITS: EndClass.LIMIT,
-        Why.HOLD_ENDED: EndClass.LIMIT,
+        Cause.FINISHED: EndClass.USER,
+        Cause.FAILED: EndClass.USER,
+        Cause.CANCELLED: EndClass.USER,
+        Cause.PREEMPTED: EndClass.PREEMPTION,
+        Cause.MADE_ROOM: EndClass.PREEMPTION,
+        Cause.LOST: EndClass.PLATFORM,
+        Cause.TIME_UP: EndClass.LIMIT,
+        Cause.OUT_OF_CREDITS: EndClass.LIMIT,
+        Cause.HOLD_ENDED: EndClass.LIMIT,
     }
 )
 
@@ -94,11 +94,11 @@ STEPS: Final = (
     "follows",
     "took_over",
     CORRECTED,
-    *(why.value for why in Why if why is not Why.PLACED),
+    *(why.value for why in Cause if why is not Cause.PLACED),
 )
 
 
-def next_state(state: JobState, why: Why) -> JobState:
+def next_state(state: JobState, why: Cause) -> JobState:
     """The state that a job comes to; a step that is not in the table is a bug (IM6)."""
     to = TRANSITIONS.get((state, why))
     if to is None:

@@ -63,13 +63,13 @@ from bursar.core.ids import NodeId
 from bursar.core.instant import Instant
 from bursar.core.leases import LEASE_MARGIN, Denied, lease_end
 from bursar.core.messages import (
+    Cause,
     Correct,
     Dropped,
     Enqueue,
     HoldGrew,
     Leave,
     Left,
-    Why,
     Withdraw,
 )
 from bursar.core.refusal import fail_invariant
@@ -151,23 +151,23 @@ def lead(work: PoolTransaction, process: str, *, anyway: bool = True) -> int | N
 # Messages of orgs
 
 
-def receive(work: PoolTransaction, letter: JobMessage) -> bool:
+def receive(work: PoolTransaction, envelope: JobMessage) -> bool:
     """Handle a message of an org; whether it need not come again.
 
     One that has overtaken another is left alone: it will come again. A job comes with an enqueue,
     whatever its number: those before it went to other pools, and it says all that they did.
     """
-    job, message = work.job((letter.org, letter.job)), letter.message
+    job, message = work.job((envelope.org, envelope.job)), envelope.message
     if job is None:
         if isinstance(message, Enqueue):
-            _enqueue(work, letter, message)
+            _enqueue(work, envelope, message)
             return True
-        if letter.n == 1:
-            fail_invariant("a job begins with something else", job=letter.job, message=message)
+        if envelope.n == 1:
+            fail_invariant("a job begins with something else", job=envelope.job, message=message)
         return False
-    if letter.n != job.received + 1:
-        return letter.n <= job.received
-    job = replace(job, received=letter.n)
+    if envelope.n != job.received + 1:
+        return envelope.n <= job.received
+    job = replace(job, received=envelope.n)
     work.put(job)
     if isinstance(message, Withdraw):
         _withdraw(work, job)
@@ -178,23 +178,23 @@ def receive(work: PoolTransaction, letter: JobMessage) -> bool:
     elif isinstance(message, Correct):
         _correct(work, job, message)
     else:
-        fail_invariant("a pool cannot handle this", job=letter.job, message=message)
+        fail_invariant("a pool cannot handle this", job=envelope.job, message=message)
     return True
 
 
-def _enqueue(work: PoolTransaction, letter: JobMessage, ask: Enqueue) -> None:
+def _enqueue(work: PoolTransaction, envelope: JobMessage, ask: Enqueue) -> None:
     job = PoolJob(
-        org=letter.org,
-        job=letter.job,
+        org=envelope.org,
+        job=envelope.job,
         request=ask,
         hold_micros=ask.hold_micros,
         hold_until=ask.hold_until,
         requeues_left=ask.spec.requeues,
         queued_at=work.now,
-        received=letter.n,
+        received=envelope.n,
     )
     if not affords_a_run(job):
-        job = replace(job, state=JobState.OUT_OF_CREDITS, why=Why.OUT_OF_CREDITS)
+        job = replace(job, state=JobState.OUT_OF_CREDITS, why=Cause.OUT_OF_CREDITS)
     work.put(job)
 
 
@@ -203,11 +203,11 @@ def _withdraw(work: PoolTransaction, job: PoolJob) -> None:
     job = replace(job, withdrawn=True)
     work.put(job)
     if job.state in WAITING:
-        drop_job(work, job, Why.CANCELLED)
+        drop_job(work, job, Cause.CANCELLED)
     elif job.state in LIVE:
-        request_stop(work, lease_of(work, job), Why.CANCELLED)
+        request_stop(work, lease_of(work, job), Cause.CANCELLED)
     elif job.state is JobState.MOVED and first:  # its org had not heard of that: it stays nowhere
-        work.send(job.key, Dropped(end_class=END_CLASSES[Why.CANCELLED], why=Why.CANCELLED))
+        work.send(job.key, Dropped(end_class=END_CLASSES[Cause.CANCELLED], why=Cause.CANCELLED))
 
 
 def _leave(work: PoolTransaction, job: PoolJob) -> None:
@@ -216,7 +216,7 @@ def _leave(work: PoolTransaction, job: PoolJob) -> None:
     Its org hears of that by the start, or of the end that came before it had asked.
     """
     if job.state in WAITING and job.attempt == 0:
-        work.put(with_step(job, Why.MOVED))
+        work.put(with_step(job, Cause.MOVED))
         work.send(job.key, Left())
 
 
@@ -231,7 +231,7 @@ def _grow_hold(work: PoolTransaction, job: PoolJob, grew: HoldGrew) -> None:
         report_interval_ms = report_interval_of(job, lease.gpu_type)
         work.put(replace(lease, run_ms_max=most, report_interval_ms=report_interval_ms))
     elif job.state is JobState.OUT_OF_CREDITS and affords_a_run(job):
-        work.put(with_step(job, Why.TOPPED_UP))
+        work.put(with_step(job, Cause.TOPPED_UP))
 
 
 def _correct(work: PoolTransaction, job: PoolJob, correction: Correct) -> None:
@@ -253,7 +253,7 @@ def place(work: PoolTransaction, epoch: int, where: Placement) -> Lease | Denied
         return denied
     assert job is not None
     work.fence += 1
-    job = replace(with_step(job, Why.PLACED, work.fence), attempt=job.attempt + 1)
+    job = replace(with_step(job, Cause.PLACED, work.fence), attempt=job.attempt + 1)
     until = lease_end(work.now, min(job.hold_until, work.now + START_TIMEOUT))
     lease = Lease(
         fence=work.fence,
@@ -337,7 +337,7 @@ def preempt(work: PoolTransaction, epoch: int, key: JobKey, wanted_by: JobKey) -
     if other is not None and other.state is not JobState.QUEUED:
         return Denied.NOT_QUEUED
     own = wanted_by[0] == job.org
-    request_stop(work, lease_of(work, job), Why.MADE_ROOM if own else Why.PREEMPTED)
+    request_stop(work, lease_of(work, job), Cause.MADE_ROOM if own else Cause.PREEMPTED)
     return None
 
 
@@ -423,7 +423,7 @@ def expire(work: PoolTransaction) -> int:
             check_lease(work, lease)
     for job in work.jobs_without_hold():
         ended += 1
-        drop_job(work, job, Why.HOLD_ENDED)
+        drop_job(work, job, Cause.HOLD_ENDED)
     return ended
 
 

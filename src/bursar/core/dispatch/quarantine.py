@@ -25,7 +25,7 @@ from bursar.core.dispatch.state import (
 from bursar.core.dispatch.state import Exit as How
 from bursar.core.instant import DAY, MINUTE, Instant
 from bursar.core.leases import LEASE_TTL
-from bursar.core.messages import Why
+from bursar.core.messages import Cause
 from bursar.core.scheduling.model.nodes import NodeState
 from bursar.core.value import replace
 
@@ -58,21 +58,21 @@ def state_of(machine: PoolNode, now: Instant) -> NodeState:
     return NodeState.QUARANTINED if is_quarantined(machine, now) else machine.node.state
 
 
-def record_end(work: PoolTransaction, lease: Lease, why: Why) -> None:
+def record_end(work: PoolTransaction, lease: Lease, why: Cause) -> None:
     """Remember of an attempt that has ended so whether it speaks for or against its nodes."""
-    begun = lease.run_ms >= MIN_RUN_MS or why is Why.FINISHED
+    begun = lease.run_ms >= MIN_RUN_MS or why is Cause.FINISHED
     for part in lease.parts:
         machine = work.machine(part.piece.node)
         assert machine is not None  # no node goes while something lives there
         if begun:
             _record_success(work, machine)
         elif _is_node_to_blame(part, why):
-            _record_mishap(work, machine, lease, lost=why is Why.LOST)
+            _record_mishap(work, machine, lease, lost=why is Cause.LOST)
 
 
-def _is_node_to_blame(part: LeasePart, why: Why) -> bool:
+def _is_node_to_blame(part: LeasePart, why: Cause) -> bool:
     """Whether an attempt ended because of what happened on this node."""
-    return (why, part.exit) in ((Why.LOST, How.GONE), (Why.FAILED, How.FAILED))
+    return (why, part.exit) in ((Cause.LOST, How.GONE), (Cause.FAILED, How.FAILED))
 
 
 def _record_success(work: PoolTransaction, machine: PoolNode) -> None:

@@ -30,7 +30,7 @@ from bursar.core.dispatch.state import (
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import MILLISECOND, SECOND, Instant
 from bursar.core.leases import latest_lease_end, lease_end, provable_ms
-from bursar.core.messages import Program, Why
+from bursar.core.messages import Cause, Program
 from bursar.core.money import usage_price
 from bursar.core.scheduling.model.nodes import NodeState, Piece
 from bursar.core.value import replace, value
@@ -221,7 +221,7 @@ def _count_late(work: PoolTransaction, lease: Lease) -> None:
     ran_ms = job.ran_ms + lease.run_ms - lease.reported_ms
     job = replace(job, ran_ms=ran_ms, used=job.used + now - before)
     if job.state is JobState.QUEUED and not affords_a_run(job):
-        job = with_step(job, Why.OUT_OF_CREDITS)
+        job = with_step(job, Cause.OUT_OF_CREDITS)
     work.put(job)
     if job.state in LIVE:
         other = lease_of(work, job)
@@ -237,7 +237,7 @@ def _with_start(work: PoolTransaction, lease: Lease, end: Instant) -> Lease:
     lease = replace(lease, started_at=end - lease.run_ms * MILLISECOND)
     job = job_of(work, lease)
     if job.state is JobState.STARTING:
-        job = with_step(job, Why.STARTED, lease.fence)
+        job = with_step(job, Cause.STARTED, lease.fence)
     report_start(work, lease, job)
     return lease
 

@@ -16,7 +16,7 @@ from bursar.core.dispatch.quota_usage import LiveJob, QuotaClaims, QuotaUsage
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import SECOND, Instant
 from bursar.core.leases import LEASE_TTL, Denied
-from bursar.core.messages import EndClass, Enqueue, ToOrg, ToPool, Why
+from bursar.core.messages import Cause, EndClass, Enqueue, ToOrg, ToPool
 from bursar.core.money import Micros
 from bursar.core.quota_slices import QuotaKey, Slice
 from bursar.core.refusal import invariant
@@ -75,7 +75,7 @@ class PoolJob:
     requeues_left: int
     queued_at: Instant
     state: JobState = JobState.QUEUED
-    why: Why | None = None  # how it came to that state
+    why: Cause | None = None  # how it came to that state
     received: int = 1  # messages of its org that were handled
     sent: int = 0  # messages to its org
     attempt: int = 0  # the last one
@@ -138,10 +138,10 @@ class Lease:
     run_ms: int = 0  # proven: the largest of its nodes'
     reported_ms: int = 0  # of that, what the org was told
     clamped: bool = False  # whether a node has reported more than can be
-    stop_reason: Why | None = None  # why it is asked to stop
+    stop_reason: Cause | None = None  # why it is asked to stop
     ended_at: Instant | None = None
     reportable_until: Instant = 0  # once it has ended: up to when run time may still be reported
-    why: Why | None = None  # how it ended
+    why: Cause | None = None  # how it ended
     kept_ms: int | None = None  # how far its work was kept, if some was given back
     corrected: EndClass | None = None  # who answers for its end, if an operator has said so
 

@@ -22,7 +22,7 @@ from bursar.core.jobs.transaction import JobTransaction
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Release, TakeLots
 from bursar.core.ledger.events import LotTaken
-from bursar.core.messages import EndClass, Enqueue, Message, Started, Why
+from bursar.core.messages import Cause, EndClass, Enqueue, Message, Started
 from bursar.core.refusal import Code, Refusal
 from bursar.core.value import replace
 
@@ -137,20 +137,20 @@ class EndArray(JobEffect):
         jobs.step(self.array, event_of(self.array, why.value, now, figures, update))
 
 
-def end_of(array: ArrayProgress, *, cancelled: bool) -> tuple[JobState, Why, EndClass]:
+def end_of(array: ArrayProgress, *, cancelled: bool) -> tuple[JobState, Cause, EndClass]:
     """How an array has ended: by the worst that has happened to an element."""
     all_begun = array.begun >= array.elements
     if cancelled and (array.cancelled or not all_begun):
-        return JobState.CANCELLED, Why.CANCELLED, EndClass.USER
+        return JobState.CANCELLED, Cause.CANCELLED, EndClass.USER
     if array.failed:
-        return JobState.FAILED, Why.FAILED, EndClass.USER
+        return JobState.FAILED, Cause.FAILED, EndClass.USER
     if array.expired:
-        return JobState.EXPIRED, Why.TIME_UP, EndClass.LIMIT
+        return JobState.EXPIRED, Cause.TIME_UP, EndClass.LIMIT
     if not all_begun:
-        return JobState.EXPIRED, Why.HOLD_ENDED, EndClass.LIMIT
+        return JobState.EXPIRED, Cause.HOLD_ENDED, EndClass.LIMIT
     if array.cancelled:
-        return JobState.CANCELLED, Why.CANCELLED, EndClass.USER
-    return JobState.SUCCEEDED, Why.FINISHED, EndClass.USER
+        return JobState.CANCELLED, Cause.CANCELLED, EndClass.USER
+    return JobState.SUCCEEDED, Cause.FINISHED, EndClass.USER
 
 
 # Elements
@@ -171,7 +171,7 @@ def count_element(
 def _start(jobs: JobTransaction, array: JobId, started_at: Instant, now: Instant) -> None:
     job = jobs.job(array)
     state = JobState.STOPPING if job.withdrawn else JobState.RUNNING
-    jobs.put(replace(job, state=state, why=Why.STARTED.value, started_at=started_at))
+    jobs.put(replace(job, state=state, why=Cause.STARTED.value, started_at=started_at))
     figures = jobs.reads.figures([array])[array]
     update = JobUpdate(state=state)
-    jobs.step(array, event_of(array, Why.STARTED.value, now, figures, update))
+    jobs.step(array, event_of(array, Cause.STARTED.value, now, figures, update))

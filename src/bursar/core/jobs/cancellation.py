@@ -16,7 +16,7 @@ from bursar.core.jobs.states import JobUpdate, asked_to_stop, event_of
 from bursar.core.jobs.transaction import JobTransaction
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import DropLots
-from bursar.core.messages import Why, Withdraw
+from bursar.core.messages import Cause, Withdraw
 from bursar.core.value import replace
 
 
@@ -91,4 +91,4 @@ def _mark(jobs: JobTransaction, row: OrgJob, figures: JobFigures, now: Instant) 
     jobs.put(asked_to_stop(row))
     if row.state is JobState.RUNNING:
         stopping = JobUpdate(state=JobState.STOPPING)
-        jobs.step(row.id, event_of(row.id, Why.STOP_REQUESTED.value, now, figures, stopping))
+        jobs.step(row.id, event_of(row.id, Cause.STOP_REQUESTED.value, now, figures, stopping))

@@ -48,49 +48,49 @@ class MessageCommand(NamedTuple):
 MessageCommands: TypeAlias = Generator[MessageCommand, Outcome, None]
 
 
-def commands_of(letter: PoolMessage, array: JobId | None = None) -> MessageCommands:
+def commands_of(envelope: PoolMessage, array: JobId | None = None) -> MessageCommands:
     """The commands of a message, in order; each is sent the outcome of the one before.
 
     `array` is the array of the job, if it is an element.
     """
-    if isinstance(letter.message, Left):  # its credits stay as they are
-        move = MoveJob(letter.job, letter.pool, letter.n)
-        yield MessageCommand(key_of(letter, 1), Lapse(most=1), move)
+    if isinstance(envelope.message, Left):  # its credits stay as they are
+        move = MoveJob(envelope.job, envelope.pool, envelope.n)
+        yield MessageCommand(key_of(envelope, 1), Lapse(most=1), move)
         return
-    charge = ChargeId(_id_of(letter, "charge"))
-    steps = message_commands.steps(HoldId(letter.job), charge, letter.message)
+    charge = ChargeId(_id_of(envelope, "charge"))
+    steps = message_commands.steps(HoldId(envelope.job), charge, envelope.message)
     step, number = next(steps), 1
     while True:
-        effect = HandleMessage(letter, step, array) if step.last else None
-        outcome = yield MessageCommand(key_of(letter, number), step.command, effect)
+        effect = HandleMessage(envelope, step, array) if step.last else None
+        outcome = yield MessageCommand(key_of(envelope, number), step.command, effect)
         try:
             step, number = steps.send(outcome), number + 1
         except StopIteration:
             return
 
 
-def key_of(letter: PoolMessage, number: int) -> str:
+def key_of(envelope: PoolMessage, number: int) -> str:
     """The key of the first, second … command that a message comes to."""
-    return f"pool:{_id_of(letter, str(number))}"
+    return f"pool:{_id_of(envelope, str(number))}"
 
 
-def _id_of(letter: PoolMessage, what: str) -> str:
+def _id_of(envelope: PoolMessage, what: str) -> str:
     """A name for something of a message: the same whenever the message comes."""
-    return derive_id(f"{len(letter.pool)}:{letter.pool}/{letter.job}", f"{letter.n}/{what}")
+    return derive_id(f"{len(envelope.pool)}:{envelope.pool}/{envelope.job}", f"{envelope.n}/{what}")
 
 
 @dataclass(slots=True)
 class HandleMessage(JobEffect):
     """Marks a message as handled, with the last of its commands, and updates its job."""
 
-    letter: PoolMessage
+    envelope: PoolMessage
     step: CommandStep
     array: JobId | None = None  # of an element
 
     @property
     def jobs(self) -> tuple[JobId, ...]:
         """The job, and its array."""
-        return (self.letter.job,) if self.array is None else (self.letter.job, self.array)
+        return (self.envelope.job,) if self.array is None else (self.envelope.job, self.array)
 
     @property
     def arrays(self) -> tuple[JobId, ...]:
@@ -104,7 +104,7 @@ class HandleMessage(JobEffect):
             return
         if refusal in self.step.anyway:
             refusal = None
-        pool, job, n, message = self.letter
+        pool, job, n, message = self.envelope
         jobs.receive(Receipt(pool, job, n, now, refusal))
         update = update_from(message, now)
         row = updated(jobs.job(job), update)
@@ -122,7 +122,7 @@ class HandleMessage(JobEffect):
         self, jobs: JobTransaction, message: Corrected, books: Books, now: Instant
     ) -> None:
         """The step of a correction; another correction may come now."""
-        job, end_class = self.letter.job, message.end_class
+        job, end_class = self.envelope.job, message.end_class
         jobs.put(replace(jobs.job(job), correcting=False))
         about = JobUpdate(message.attempt)
         event = event_of(job, CORRECTED, now, figures_of(books, job), about)

@@ -19,7 +19,7 @@ from bursar.core.jobs.rows import OrgJob, Receipt, Route
 from bursar.core.jobs.states import JobUpdate, event_of
 from bursar.core.jobs.transaction import JobTransaction
 from bursar.core.ledger.books import Books, require
-from bursar.core.messages import Leave, Why
+from bursar.core.messages import Cause, Leave
 from bursar.core.refusal import invariant
 from bursar.core.value import replace
 
@@ -81,7 +81,7 @@ class MoveJob(JobEffect):
         message = replace(first, hold_micros=hold.used + hold.open, hold_until=hold.expires_at)
         jobs.arrive(job, route, now)
         # The job was never in the other pool: messages from there have not begun.
-        jobs.put(replace(row, pool=route.pool, received=0, why=Why.MOVED.value))
+        jobs.put(replace(row, pool=route.pool, received=0, why=Cause.MOVED.value))
         jobs.send(job, message, now)
         queued = JobUpdate(state=JobState.QUEUED)
-        jobs.step(job, event_of(job, Why.MOVED.value, now, figures_of(books, job), queued))
+        jobs.step(job, event_of(job, Cause.MOVED.value, now, figures_of(books, job), queued))

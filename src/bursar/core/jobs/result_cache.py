@@ -41,7 +41,7 @@ from bursar.core.jobs.states import JobUpdate, event_of
 from bursar.core.jobs.transaction import Alike, Heir, JobTransaction
 from bursar.core.ledger.books import Books, require
 from bursar.core.ledger.commands import Release, Settle
-from bursar.core.messages import EndClass, Enqueue, Why
+from bursar.core.messages import Cause, EndClass, Enqueue
 from bursar.core.money import Micros, share_of
 from bursar.core.pricing import hit_ppm_of
 from bursar.core.refusal import Refusal, invariant
@@ -177,7 +177,7 @@ class EndFollower(JobEffect):
     """Ends a job that was in no pool: with the result of another job, or without one."""
 
     job: JobId
-    why: Why
+    why: Cause
     end_class: EndClass
     source: JobId | None = None
     exit_code: int | None = None
@@ -185,17 +185,17 @@ class EndFollower(JobEffect):
     @classmethod
     def with_result(cls, job: JobId, source: JobId, exit_code: int | None) -> "EndFollower":
         """It is given the result of an identical job."""
-        return cls(job, Why.CACHED, EndClass.USER, source, exit_code)
+        return cls(job, Cause.CACHED, EndClass.USER, source, exit_code)
 
     @classmethod
     def cancelled(cls, job: JobId) -> "EndFollower":
         """Its org has cancelled it."""
-        return cls(job, Why.CANCELLED, EndClass.USER)
+        return cls(job, Cause.CANCELLED, EndClass.USER)
 
     @classmethod
     def expired(cls, job: JobId) -> "EndFollower":
         """Its hold has come to its limit."""
-        return cls(job, Why.HOLD_ENDED, EndClass.LIMIT)
+        return cls(job, Cause.HOLD_ENDED, EndClass.LIMIT)
 
     @property
     def jobs(self) -> tuple[JobId, ...]:

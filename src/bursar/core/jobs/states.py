@@ -12,7 +12,7 @@ from bursar.core.ids import JobId
 from bursar.core.instant import Instant
 from bursar.core.jobs.rows import JobFigures, OrgJob
 from bursar.core.ledger.events import JobStepped
-from bursar.core.messages import Corrected, Dropped, EndClass, Ended, Message, Started, Why
+from bursar.core.messages import Cause, Corrected, Dropped, EndClass, Ended, Message, Started
 from bursar.core.value import replace
 
 
@@ -21,7 +21,7 @@ class JobUpdate(NamedTuple):
 
     attempt: int = 0
     state: JobState | None = None
-    why: Why | None = None
+    why: Cause | None = None
     ended_at: Instant | None = None
     end_class: EndClass | None = None
     started_at: Instant | None = None
@@ -37,7 +37,7 @@ def update_from(message: Message, at: Instant) -> JobUpdate:
             return JobUpdate(
                 message.attempt,
                 JobState.RUNNING,
-                Why.STARTED,
+                Cause.STARTED,
                 started_at=message.started_at,
                 gpu_type=message.gpu_type,
             )
@@ -63,11 +63,11 @@ def update_from(message: Message, at: Instant) -> JobUpdate:
             return JobUpdate()
 
 
-def _after_attempt(end: Ended) -> tuple[JobState, Why]:
+def _after_attempt(end: Ended) -> tuple[JobState, Cause]:
     """The state after an attempt; a job that ended although it might have gone on has failed."""
-    if end.job_finished and end.why in (Why.PREEMPTED, Why.MADE_ROOM, Why.LOST):
-        return next_state(JobState.RUNNING, Why.GIVEN_UP), Why.GIVEN_UP
-    if end.job_finished and end.why is Why.OUT_OF_CREDITS:
+    if end.job_finished and end.why in (Cause.PREEMPTED, Cause.MADE_ROOM, Cause.LOST):
+        return next_state(JobState.RUNNING, Cause.GIVEN_UP), Cause.GIVEN_UP
+    if end.job_finished and end.why is Cause.OUT_OF_CREDITS:
         return JobState.EXPIRED, end.why
     return next_state(JobState.RUNNING, end.why), end.why
 
@@ -97,7 +97,7 @@ def topped_up(job: OrgJob) -> OrgJob:
     """A job whose hold has grown: if it was out of credits, it waits for GPUs again."""
     if job.state is not JobState.OUT_OF_CREDITS:
         return job
-    return replace(job, state=next_state(job.state, Why.TOPPED_UP), why=Why.TOPPED_UP.value)
+    return replace(job, state=next_state(job.state, Cause.TOPPED_UP), why=Cause.TOPPED_UP.value)
 
 
 def asked_to_stop(job: OrgJob) -> OrgJob:
@@ -106,7 +106,7 @@ def asked_to_stop(job: OrgJob) -> OrgJob:
     if job.state is not JobState.RUNNING:
         return job
     return replace(
-        job, state=next_state(job.state, Why.STOP_REQUESTED), why=Why.STOP_REQUESTED.value
+        job, state=next_state(job.state, Cause.STOP_REQUESTED), why=Cause.STOP_REQUESTED.value
     )
 
 

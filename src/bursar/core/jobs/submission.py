@@ -17,7 +17,7 @@ from bursar.core.ledger.books import Books
 from bursar.core.ledger.commands import Reserve
 from bursar.core.ledger.decide import decide
 from bursar.core.ledger.events import HoldOpened
-from bursar.core.messages import Enqueue, HoldGrew, JobSpec, Why
+from bursar.core.messages import Cause, Enqueue, HoldGrew, JobSpec
 from bursar.core.money import Micros
 from bursar.core.refusal import Code, Refusal
 from bursar.core.value import replace
@@ -233,7 +233,7 @@ class ExtendJob(JobEffect):
         jobs.send(self.job, HoldGrew(added=self.amount, until=self.until), now)
         jobs.put(topped_up(jobs.job(self.job)))
         figures = figures_of(books, self.job)
-        jobs.step(self.job, event_of(self.job, Why.TOPPED_UP.value, now, figures))
+        jobs.step(self.job, event_of(self.job, Cause.TOPPED_UP.value, now, figures))
 
 
 def max_cost_of(jobs: JobTransaction, job: JobId) -> Micros | None:

@@ -30,7 +30,7 @@ from bursar.service.jobs.ledger_port import Answers, RunAsks, run_asks_through
 from bursar.service.jobs.pool_messages import MessageHandler, in_order
 from bursar.service.jobs.submission import Submission, extension_request, submission_request
 from bursar.service.ledger.batch import Answer, CommandRequest
-from bursar.store.jobs.outbox import Letter, ack_orgs, by_job
+from bursar.store.jobs.outbox import Envelope, ack_orgs, by_job
 from bursar.store.jobs.rows import enter
 from bursar.store.jobs.transaction import ask_jobs, jobs_of
 from bursar.store.sql.connection import Connection, money_time
@@ -82,26 +82,26 @@ class Jobs:
         """Advance the arrays of all orgs, or of one, as far as there is room."""
         self._arrays.advance(org)
 
-    def acknowledge(self, letters: Sequence[Letter]) -> None:
+    def acknowledge(self, envelopes: Sequence[Envelope]) -> None:
         """Mark messages to pools as received.
 
         No lock is taken: commands of the orgs do not wait for this.
         """
-        if not letters:
+        if not envelopes:
             return
         with self._connection.transaction(), self._connection.pipeline():
-            enter(self._connection, {letter.org for letter in letters})
-            ack_orgs(self._connection, letters, self._clock(self._connection))
+            enter(self._connection, {envelope.org for envelope in envelopes})
+            ack_orgs(self._connection, envelopes, self._clock(self._connection))
 
-    def receive(self, letters: Sequence[Letter]) -> list[Letter]:
+    def receive(self, envelopes: Sequence[Envelope]) -> list[Envelope]:
         """Handle messages of a pool, each once and in order; those that need not come again.
 
         All jobs go side by side: the ledger is asked one command of each at a time.
         """
-        handled: list[Letter] = []
-        jobs = self._rows(list(by_job(letters))) if letters else {}
+        handled: list[Envelope] = []
+        jobs = self._rows(list(by_job(envelopes))) if envelopes else {}
         handlers: list[MessageHandler] = []
-        for key, come in by_job(letters).items():
+        for key, come in by_job(envelopes).items():
             job = jobs.get(key)
             if job is None:
                 continue  # no org of this deployment has such a job

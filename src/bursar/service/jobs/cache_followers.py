@@ -16,7 +16,7 @@ from bursar.core.ledger.commands import Lapse
 from bursar.core.messages import Dropped, Ended
 from bursar.service.jobs.job_worker import JobRounds, JobWorker, is_accepted
 from bursar.service.ledger.batch import CommandRequest
-from bursar.store.jobs.outbox import Letter
+from bursar.store.jobs.outbox import Envelope
 from bursar.store.jobs.result_cache import (
     FIRST,
     Flight,
@@ -89,13 +89,15 @@ class Followers(JobRounds):
         return sum(map(is_accepted, self._ledger(asks)))
 
 
-def flights_of(letters: Iterable[Letter], jobs: dict[tuple[OrgId, JobId], OrgJob]) -> set[Flight]:
+def flights_of(
+    envelopes: Iterable[Envelope], jobs: dict[tuple[OrgId, JobId], OrgJob]
+) -> set[Flight]:
     """The groups whose leaders these messages end, or return to waiting."""
     return {
-        (letter.org, job.digest)
-        for letter in letters
-        if isinstance(letter.message, Ended | Dropped)
-        and (job := jobs.get((letter.org, letter.job))) is not None
+        (envelope.org, job.digest)
+        for envelope in envelopes
+        if isinstance(envelope.message, Ended | Dropped)
+        and (job := jobs.get((envelope.org, envelope.job))) is not None
         and job.digest is not None
     }
 

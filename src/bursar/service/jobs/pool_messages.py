@@ -11,36 +11,36 @@ from bursar.core.jobs.pool_messages import (
 )
 from bursar.core.refusal import Code, Refusal
 from bursar.service.ledger.batch import Answer, CommandRequest
-from bursar.store.jobs.outbox import Letter
+from bursar.store.jobs.outbox import Envelope
 
 
-def in_order(letters: Iterable[Letter], received: int) -> Iterator[Letter]:
-    """The letters that follow on what was received, without a gap."""
-    for letter in letters:
-        if letter.n != received + 1:
+def in_order(envelopes: Iterable[Envelope], received: int) -> Iterator[Envelope]:
+    """The envelopes that follow on what was received, without a gap."""
+    for envelope in envelopes:
+        if envelope.n != received + 1:
             return
-        received = letter.n
-        yield letter
+        received = envelope.n
+        yield envelope
 
 
-def message_of(letter: Letter) -> PoolMessage:
-    """A letter without the envelope."""
-    return PoolMessage(letter.pool, letter.job, letter.n, letter.message)
+def message_of(envelope: Envelope) -> PoolMessage:
+    """The message in an envelope."""
+    return PoolMessage(envelope.pool, envelope.job, envelope.n, envelope.message)
 
 
 class MessageHandler:
     """Handles the messages about one job, one command after the other."""
 
     def __init__(
-        self, letters: Iterable[Letter], handled: list[Letter], array: JobId | None = None
+        self, envelopes: Iterable[Envelope], handled: list[Envelope], array: JobId | None = None
     ) -> None:
         self.ask: CommandRequest | None = None  # the next command; None when there is none
-        self._letters = iter(letters)
+        self._envelopes = iter(envelopes)
         self._handled = handled
         self._array = array  # of an element
-        self._letter: Letter
+        self._envelope: Envelope
         self._commands: MessageCommands
-        self._next_letter()
+        self._next_envelope()
 
     def take(self, answer: Answer | Exception) -> None:
         """Take the answer to the command; if it failed, the rest waits for another time."""
@@ -50,20 +50,20 @@ class MessageHandler:
         try:
             self._ask(self._commands.send(answer.outcome))
         except StopIteration:
-            self._handled.append(self._letter)
-            self._next_letter()
+            self._handled.append(self._envelope)
+            self._next_envelope()
 
-    def _next_letter(self) -> None:
-        letter = next(self._letters, None)
-        if letter is None:
+    def _next_envelope(self) -> None:
+        envelope = next(self._envelopes, None)
+        if envelope is None:
             self.ask = None
             return
-        self._letter = letter
-        self._commands = commands_of(message_of(letter), self._array)
+        self._envelope = envelope
+        self._commands = commands_of(message_of(envelope), self._array)
         self._ask(next(self._commands))
 
     def _ask(self, command: MessageCommand) -> None:
-        self.ask = CommandRequest(self._letter.org, *command)
+        self.ask = CommandRequest(self._envelope.org, *command)
 
 
 def _key_was_taken(answer: Answer) -> bool:

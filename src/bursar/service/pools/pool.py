@@ -47,7 +47,7 @@ from bursar.service.gc_pause import gc_paused
 from bursar.service.ledger.batcher import Lane, Limits, ResultSink
 from bursar.service.ledger.clock import running_time
 from bursar.service.pools.pooled_lane import Connections, SharingLane
-from bursar.store.jobs.outbox import Letter, by_job
+from bursar.store.jobs.outbox import Envelope, by_job
 from bursar.store.pools import loader, writer
 from bursar.store.pools.loader import Attempt, Changed, Memory
 from bursar.store.pools.rows import PoolRow
@@ -122,26 +122,26 @@ class PoolHandle:
 
     # Messages
 
-    def receive(self, letters: Sequence[Letter]) -> list[Letter]:
+    def receive(self, envelopes: Sequence[Envelope]) -> list[Envelope]:
         """Handle messages of orgs, each once and in order; those that need not come again."""
 
-        def do(work: PoolTransaction) -> list[Letter]:
+        def do(work: PoolTransaction) -> list[Envelope]:
             return [
-                letter
-                for letters_of_job in by_job(letters).values()
-                for letter in letters_of_job
-                if _take(work, letter)
+                envelope
+                for envelopes_of_job in by_job(envelopes).values()
+                for envelope in envelopes_of_job
+                if _take(work, envelope)
             ]
 
-        jobs = {(letter.org, letter.job) for letter in letters}
-        return self._request(do, jobs, attempts=_corrected_attempts(letters)).result()
+        jobs = {(envelope.org, envelope.job) for envelope in envelopes}
+        return self._request(do, jobs, attempts=_corrected_attempts(envelopes)).result()
 
-    def acknowledge(self, letters: Sequence[Letter]) -> None:
+    def acknowledge(self, envelopes: Sequence[Envelope]) -> None:
         """Remember that orgs have these messages of ours."""
 
         def do(work: PoolTransaction) -> None:
-            for letter in letters:
-                work.acknowledge((letter.org, letter.job), letter.n)
+            for envelope in envelopes:
+                work.acknowledge((envelope.org, envelope.job), envelope.n)
 
         self._request(do).result()
 
@@ -220,16 +220,18 @@ class PoolHandle:
         return self._replica.look_now(at)
 
 
-def _corrected_attempts(letters: Iterable[Letter]) -> Iterator[Attempt]:
+def _corrected_attempts(envelopes: Iterable[Envelope]) -> Iterator[Attempt]:
     """The attempts whose ends are corrected: they are over, and have to be looked up."""
-    for letter in letters:
-        if isinstance(letter.message, Correct):
-            yield (letter.org, letter.job), letter.message.attempt
+    for envelope in envelopes:
+        if isinstance(envelope.message, Correct):
+            yield (envelope.org, envelope.job), envelope.message.attempt
 
 
-def _take(work: PoolTransaction, letter: Letter) -> bool:
+def _take(work: PoolTransaction, envelope: Envelope) -> bool:
     """Handle a message; whether it need not come again."""
-    return rules.receive(work, core.JobMessage(letter.org, letter.job, letter.n, letter.message))
+    return rules.receive(
+        work, core.JobMessage(envelope.org, envelope.job, envelope.n, envelope.message)
+    )
 
 
 def _nodes_with_orders(work: PoolTransaction) -> frozenset[NodeId]:

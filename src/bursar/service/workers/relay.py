@@ -28,7 +28,7 @@ from bursar.core.refusal import Fault
 from bursar.failpoints import failpoint
 from bursar.service.jobs import Jobs
 from bursar.service.workers.worker import DatabaseWorker, Task, Turn
-from bursar.store.jobs.outbox import LATE, Letter, by_job, from_orgs, from_pool, with_post
+from bursar.store.jobs.outbox import LATE, Envelope, by_job, from_orgs, from_pool, with_post
 from bursar.store.sql.connection import Connection, money_time
 
 MOST: Final = 500  # messages that are delivered together
@@ -43,14 +43,14 @@ class Round:
 
     sent: int = 0
     acknowledged: int = 0
-    late: list[Letter] = field(default_factory=list)  # had waited for too long
+    late: list[Envelope] = field(default_factory=list)  # had waited for too long
 
-    def look_at(self, letters: Sequence[Letter], now: Instant) -> None:
+    def look_at(self, envelopes: Sequence[Envelope], now: Instant) -> None:
         """Tell of messages that have waited for long, also if it is not for us to deliver them."""
-        late = [letter for letter in letters if letter.written_at + LATE <= now]
+        late = [envelope for envelope in envelopes if envelope.written_at + LATE <= now]
         self.late += late
         if late:  # one line: where much is late, a line for each would make it later
-            first = min(late, key=lambda letter: letter.written_at)
+            first = min(late, key=lambda envelope: envelope.written_at)
             where = (first.org, first.pool, first.job, first.n)
             waited_s = (now - first.written_at) // 1_000_000
             _log.warning("%d messages are late, the first by %d s: %s", len(late), waited_s, where)
@@ -59,10 +59,10 @@ class Round:
 class Receiver(Protocol):
     """A pool, as far as its post goes."""
 
-    def receive(self, letters: Sequence[Letter]) -> list[Letter]:
+    def receive(self, envelopes: Sequence[Envelope]) -> list[Envelope]:
         """Handle messages of orgs; those that need not come again."""
 
-    def acknowledge(self, letters: Sequence[Letter]) -> None:
+    def acknowledge(self, envelopes: Sequence[Envelope]) -> None:
         """Remember that orgs have these messages."""
 
 
@@ -102,19 +102,19 @@ class Relay:
         """Deliver what all orgs, or one, have for pools; first, let their arrays go on."""
         self._jobs.advance_arrays(org)
         away: set[PoolId] = set()  # cannot be reached now
-        for letters in self._pages(lambda after: from_orgs(self._connection, after, MOST, org)):
-            done.look_at(letters, self._clock(self._connection))
-            by_pool: dict[PoolId, list[Letter]] = defaultdict(list)
-            for letter in letters:
-                by_pool[letter.pool].append(letter)
+        for envelopes in self._pages(lambda after: from_orgs(self._connection, after, MOST, org)):
+            done.look_at(envelopes, self._clock(self._connection))
+            by_pool: dict[PoolId, list[Envelope]] = defaultdict(list)
+            for envelope in envelopes:
+                by_pool[envelope.pool].append(envelope)
             for pool in sorted((self.pools.keys() - away) & by_pool.keys()):  # or it is for others
                 with _alone(pool, away):
                     self._to_pool(pool, by_pool[pool], done)
 
-    def _to_pool(self, pool: PoolId, letters: Sequence[Letter], done: Round) -> None:
-        done.sent += len(letters)
+    def _to_pool(self, pool: PoolId, envelopes: Sequence[Envelope], done: Round) -> None:
+        done.sent += len(envelopes)
         failpoint("relay.to_pool.read")
-        handled = _handled(self.pools[pool].receive, letters)
+        handled = _handled(self.pools[pool].receive, envelopes)
         failpoint("relay.to_pool.delivered")
         self._jobs.acknowledge(handled)
         failpoint("relay.to_pool.acknowledged")
@@ -122,39 +122,39 @@ class Relay:
 
     def from_pool(self, pool: PoolId, done: Round) -> None:
         """Deliver what a pool has for orgs."""
-        for letters in self._pages(lambda after: from_pool(self._connection, pool, after, MOST)):
-            done.look_at(letters, self._clock(self._connection))
-            done.sent += len(letters)
+        for envelopes in self._pages(lambda after: from_pool(self._connection, pool, after, MOST)):
+            done.look_at(envelopes, self._clock(self._connection))
+            done.sent += len(envelopes)
             failpoint("relay.to_org.read")
-            handled = _handled(self._jobs.receive, letters)
+            handled = _handled(self._jobs.receive, envelopes)
             failpoint("relay.to_org.delivered")
             self.pools[pool].acknowledge(handled)
             failpoint("relay.to_org.acknowledged")
             done.acknowledged += len(handled)
 
-    def _pages(self, read: Callable[[Letter | None], list[Letter]]) -> Iterator[list[Letter]]:
+    def _pages(self, read: Callable[[Envelope | None], list[Envelope]]) -> Iterator[list[Envelope]]:
         """All that is waiting, some at a time; what cannot be delivered holds up nothing else."""
-        after: Letter | None = None
-        while letters := read(after):
-            yield letters
-            if len(letters) < MOST:
+        after: Envelope | None = None
+        while envelopes := read(after):
+            yield envelopes
+            if len(envelopes) < MOST:
                 return
-            after = letters[-1]
+            after = envelopes[-1]
 
 
 def _handled(
-    receive: Callable[[Sequence[Letter]], list[Letter]], letters: Sequence[Letter]
-) -> list[Letter]:
+    receive: Callable[[Sequence[Envelope]], list[Envelope]], envelopes: Sequence[Envelope]
+) -> list[Envelope]:
     """What a receiver has handled; what contradicts what it knows holds up its own job only."""
     try:
-        return receive(letters)
+        return receive(envelopes)
     except (Fault, psycopg.OperationalError, psycopg.InterfaceError):  # of the world, of no message
         raise
     except Exception:
-        jobs = list(by_job(letters).values())
+        jobs = list(by_job(envelopes).values())
         if len(jobs) > 1:
-            return [letter for messages in jobs for letter in _handled(receive, messages)]
-        _log.exception("a message cannot be handled: %s", letters[0])
+            return [envelope for messages in jobs for envelope in _handled(receive, messages)]
+        _log.exception("a message cannot be handled: %s", envelopes[0])
         return []
 
 

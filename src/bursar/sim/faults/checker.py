@@ -110,10 +110,10 @@ class InvariantChecker:
         pools = world.pools.values()
         jobs = [job for pool in pools for job in pool.rows.jobs.values() if not job.is_finished]
         states = {job.key: job.state.value for job in jobs}
-        letters = [letter for pool in pools for letter in pool.rows.outbox]
+        envelopes = [envelope for pool in pools for envelope in pool.rows.outbox]
         orgs = {org.id: list(org.outbox) for org in world.orgs.values() if org.outbox}
         tasks = {host.id: list(host.tasks) for host in world.hosts.values() if host.tasks}
-        waiting = (states, letters, orgs, tasks, world.clients.are_answered)
+        waiting = (states, envelopes, orgs, tasks, world.clients.are_answered)
         raise InvariantBroken(f"IV3: not everything has settled: {waiting}")
 
     def check_end(self) -> None:

@@ -21,7 +21,7 @@ from bursar.core.ledger.books import COMPARTMENTS
 from bursar.core.ledger.events import Closing, HoldClosed
 from bursar.core.ledger.journal import rebuild
 from bursar.core.ledger.verify import find_problems
-from bursar.core.messages import EndClass, Why
+from bursar.core.messages import Cause, EndClass
 from bursar.core.metering import Meter
 from bursar.core.money import usage_price
 from bursar.core.refusal import fail_invariant, invariant
@@ -524,10 +524,10 @@ def lost_work_is_free(world: "FaultWorld") -> None:
     """
     free = {EndClass.PLATFORM, EndClass.PREEMPTION}
     for lease in _all_leases(world):
-        by_itself = EndClass.PLATFORM if lease.why in (Why.LOST, Why.PREEMPTED) else None
+        by_itself = EndClass.PLATFORM if lease.why in (Cause.LOST, Cause.PREEMPTED) else None
         whose = lease.corrected or by_itself
-        own = lease.why is Why.FINISHED or (
-            lease.why is Why.MADE_ROOM and whose is EndClass.PREEMPTION
+        own = lease.why is Cause.FINISHED or (
+            lease.why is Cause.MADE_ROOM and whose is EndClass.PREEMPTION
         )
         if whose in free and not own:
             saved_ms = min(part.saved_ms for part in lease.parts)
@@ -543,7 +543,7 @@ def failures_are_own(world: "FaultWorld") -> None:
             task.fence for task in pool.tasks if task.exit is Exit.FAILED and not task.misses_gang
         }
         for lease in pool.rows.leases.values():
-            right = lease.why is not Why.FAILED or lease.fence in failed
+            right = lease.why is not Cause.FAILED or lease.fence in failed
             invariant(right, "IM3: a loss was taken for a failure", lease=lease)
 
 

@@ -244,22 +244,22 @@ def acknowledge(org: SimulatedOrg, job: JobId, n: int) -> None:
     org.outbox.pop((job, n), None)
 
 
-def is_handled(org: SimulatedOrg, pool: str, letter: JobMessage) -> bool:
+def is_handled(org: SimulatedOrg, pool: str, envelope: JobMessage) -> bool:
     """Whether a message of a pool was handled; all messages of a former pool were."""
-    job = org.jobs[letter.job]
-    return pool != job.pool or letter.n <= job.received
+    job = org.jobs[envelope.job]
+    return pool != job.pool or envelope.n <= job.received
 
 
-def handle(org: SimulatedOrg, pool: str, letter: JobMessage, now: Instant) -> Iterator[None]:
+def handle(org: SimulatedOrg, pool: str, envelope: JobMessage, now: Instant) -> Iterator[None]:
     """Handle the next message of a job's pool, one transaction at a time.
 
     It may be cut short after any of them; when the message comes again, the first commands are
     answered as before. A message that has overtaken another, or was handled before, is ignored.
     """
-    job = org.jobs[letter.job]
-    if pool != job.pool or letter.n != job.received + 1:
+    job = org.jobs[envelope.job]
+    if pool != job.pool or envelope.n != job.received + 1:
         return
-    commands = commands_of(PoolMessage(pool, letter.job, letter.n, letter.message), job.array)
+    commands = commands_of(PoolMessage(pool, envelope.job, envelope.n, envelope.message), job.array)
     key, command, effect = next(commands)
     while True:
         outcome, _ = ask(org, key, command, now, effect)

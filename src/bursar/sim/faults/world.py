@@ -215,7 +215,7 @@ class FaultWorld:
     def _handle_at_pool(self, process: PoolProcess, kind: str, body: Any) -> None:
         if kind == "report":
             self._report(process, body)
-        elif kind == "letter":
+        elif kind == "envelope":
             work = self._begin_transaction(process.pool)
             if work is not None and pool_side.receive(work, body):
                 self._commit(process, work)
@@ -237,23 +237,23 @@ class FaultWorld:
             self.may_crash(org.id)
             self.post_to_pools(org)
             self.send(org.id, "user", "reply", (body, answer))
-        elif kind == "letter":
-            self._receive_letter(org, source, body, now)
+        elif kind == "envelope":
+            self._receive_envelope(org, source, body, now)
         else:
             org_side.acknowledge(org, *body)
 
-    def _receive_letter(
-        self, org: SimulatedOrg, source: str, letter: JobMessage, now: Instant
+    def _receive_envelope(
+        self, org: SimulatedOrg, source: str, envelope: JobMessage, now: Instant
     ) -> None:
         pool = self.processes[source].pool.name
-        is_new = not org_side.is_handled(org, pool, letter)
-        for _ in org_side.handle(org, pool, letter, now):
+        is_new = not org_side.is_handled(org, pool, envelope)
+        for _ in org_side.handle(org, pool, envelope, now):
             self.may_crash(org.id)
-        if not org_side.is_handled(org, pool, letter):
+        if not org_side.is_handled(org, pool, envelope):
             return
-        self.send(org.id, source, "ack", ((letter.org, letter.job), letter.n))
-        if is_new and isinstance(letter.message, Left):
-            is_moved = org.jobs[letter.job].pool != pool
+        self.send(org.id, source, "ack", ((envelope.org, envelope.job), envelope.n))
+        if is_new and isinstance(envelope.message, Left):
+            is_moved = org.jobs[envelope.job].pool != pool
             self.counts["jobs moved" if is_moved else "moves that met a cancel"] += 1
 
     def may_crash(self, name: str) -> None:
@@ -290,7 +290,7 @@ class FaultWorld:
 
     def _post(self, process: PoolProcess, key: JobKey, n: int, message: Any) -> None:
         self._sent_at[process.name, key, n] = self.at
-        self.send(process.name, key[0], "letter", JobMessage(*key, n, message))
+        self.send(process.name, key[0], "envelope", JobMessage(*key, n, message))
 
     def tick(self, process: PoolProcess, boot: int) -> None:
         """A round of a pool's process: lead, expire, decide, send what is not acknowledged."""
@@ -387,7 +387,7 @@ class FaultWorld:
             if self._sent_at.get((org.id, job, n), 0) + RESEND_AFTER <= self.at:
                 self._sent_at[org.id, job, n] = self.at
                 target = self.random.choice(POOLS[org.pool_of(job, n)])
-                self.send(org.id, target, "letter", JobMessage(org.id, job, n, message))
+                self.send(org.id, target, "envelope", JobMessage(org.id, job, n, message))
 
     def relay(self, name: str) -> None:
         """A round of an org's workers: upkeep of jobs, moves, and unacknowledged messages."""

@@ -24,7 +24,7 @@ OVERDUE: Final = HOUR  # after so long `verify` reports it too: it is not delive
 _KINDS: Final[Mapping[str, type[Any]]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
-class Letter(NamedTuple):
+class Envelope(NamedTuple):
     """A message with its address: whose job it is about, in which pool, the how-manyth."""
 
     org: OrgId
@@ -47,13 +47,13 @@ def message_of(text: str) -> Message:
     return message
 
 
-def by_job(letters: Iterable[Letter]) -> dict[tuple[OrgId, JobId], list[Letter]]:
-    """The letters about each job, in the order of their numbers, each number once."""
-    letters_by_job: dict[tuple[OrgId, JobId], dict[int, Letter]] = defaultdict(dict)
-    for letter in letters:
-        letters_by_job[letter.org, letter.job][letter.n] = letter
+def by_job(envelopes: Iterable[Envelope]) -> dict[tuple[OrgId, JobId], list[Envelope]]:
+    """The envelopes about each job, in the order of their numbers, each number once."""
+    envelopes_by_job: dict[tuple[OrgId, JobId], dict[int, Envelope]] = defaultdict(dict)
+    for envelope in envelopes:
+        envelopes_by_job[envelope.org, envelope.job][envelope.n] = envelope
     return {
-        job: [numbered[n] for n in sorted(numbered)] for job, numbered in letters_by_job.items()
+        job: [numbered[n] for n in sorted(numbered)] for job, numbered in envelopes_by_job.items()
     }
 
 
@@ -83,21 +83,21 @@ ACK_ORG: Final = f"""
 
 
 def from_orgs(
-    connection: Connection, after: Letter | None, most: int, org: OrgId | None = None
-) -> list[Letter]:
+    connection: Connection, after: Envelope | None, most: int, org: OrgId | None = None
+) -> list[Envelope]:
     """Unacknowledged messages of all orgs, or of one, behind `after`."""
     last = ("", "", 0) if after is None else (after.org, after.job, after.n)
     if org is None:
-        return _letters(connection.execute(FROM_ORGS, [*last, most]).fetchall())
-    return _letters(connection.execute(FROM_ORG, [org, *last, most]).fetchall())
+        return _envelopes(connection.execute(FROM_ORGS, [*last, most]).fetchall())
+    return _envelopes(connection.execute(FROM_ORG, [org, *last, most]).fetchall())
 
 
-def ack_orgs(connection: Connection, letters: Collection[Letter], now: Instant) -> None:
+def ack_orgs(connection: Connection, envelopes: Collection[Envelope], now: Instant) -> None:
     """Mark what pools have received; inside a transaction that works for the orgs.
 
     In order, so that two who do so at once cannot wait for each other.
     """
-    rows = sorted((letter.org, letter.job, letter.n) for letter in letters)
+    rows = sorted((envelope.org, envelope.job, envelope.n) for envelope in envelopes)
     connection.execute(ACK_ORG, [now, *column_arrays(rows, 3)])
 
 
@@ -122,15 +122,15 @@ def with_post(connection: Connection) -> list[PoolId]:
 
 
 def from_pool(
-    connection: Connection, pool: PoolId, after: Letter | None, most: int
-) -> list[Letter]:
+    connection: Connection, pool: PoolId, after: Envelope | None, most: int
+) -> list[Envelope]:
     """Unacknowledged messages of a pool, behind `after`."""
     last = ("", "", 0) if after is None else (after.org, after.job, after.n)
-    return _letters(connection.execute(FROM_POOL, [pool, *last, most]).fetchall())
+    return _envelopes(connection.execute(FROM_POOL, [pool, *last, most]).fetchall())
 
 
-def _letters(rows: Sequence[tuple[Any, ...]]) -> list[Letter]:
+def _envelopes(rows: Sequence[tuple[Any, ...]]) -> list[Envelope]:
     return [
-        Letter(org, pool, job, n, message_of(body), written_at)
+        Envelope(org, pool, job, n, message_of(body), written_at)
         for org, pool, job, n, body, written_at in rows
     ]

@@ -23,7 +23,7 @@ from bursar.core.dispatch.state import (
 from bursar.core.ids import JobId, NodeId
 from bursar.core.instant import Instant
 from bursar.core.leases import provable_ms
-from bursar.core.messages import EndClass, Enqueue, Why
+from bursar.core.messages import Cause, EndClass, Enqueue
 from bursar.core.scheduling.model.jobs import Earmark
 from bursar.core.scheduling.model.nodes import Node, Piece
 from bursar.store.jobs.outbox import message_of, message_text
@@ -240,7 +240,7 @@ def job_of(row: Row) -> PoolJob:
         requeues_left=requeues,
         queued_at=queued_at,
         state=JobState(state),
-        why=None if why is None else Why(why),
+        why=None if why is None else Cause(why),
         received=received,
         sent=sent,
         attempt=attempt,
@@ -346,10 +346,10 @@ def lease_of(row: Row, parts: list[Row]) -> Lease:
         run_ms=max(run_ms for _, run_ms in parts_and_run_ms),
         reported_ms=reported_ms,
         clamped=clamped,
-        stop_reason=None if stop is None else Why(stop),
+        stop_reason=None if stop is None else Cause(stop),
         ended_at=ended_at,
         reportable_until=reportable_until,
-        why=None if why is None else Why(why),
+        why=None if why is None else Cause(why),
         kept_ms=kept_ms,
         corrected=None if corrected is None else EndClass(corrected),
     )

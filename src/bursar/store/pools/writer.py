@@ -97,7 +97,7 @@ def save(connection: Connection, pool: PoolId, memory: Memory, work: PoolTransac
         connection.execute(NOTE, [pool, version, text_of(changed)])
         if version % TIDY == 0:
             connection.execute(TIDY_UP, [pool, version - VERSIONS_KEPT])
-    _save_letters(saving, pool, work)
+    _save_envelopes(saving, pool, work)
     events, end = rows_of(
         pool, work.audit_new, End(work.pool.audit_events, memory.digest), work.now
     )
@@ -238,7 +238,7 @@ class _Taken:
         return taken
 
 
-def _save_letters(saving: BulkWriter, pool: PoolId, work: PoolTransaction) -> None:
+def _save_envelopes(saving: BulkWriter, pool: PoolId, work: PoolTransaction) -> None:
     messages = (
         (*key, n, message_text(message), work.now)
         for (key, n), message in work.messages_new.items()

@@ -7,7 +7,7 @@ problem of its own (`messages`).
 from typing import Final
 
 from bursar.core.dispatch.job_lifecycle import FINISHED, LIVE
-from bursar.core.messages import Why
+from bursar.core.messages import Cause
 from bursar.store.verify.arrays import ARRAY_CHECKS
 from bursar.store.verify.ledger import Check
 from bursar.store.verify.messages import CLASS_OF, MESSAGE_CHECKS, MILLI_GPUS, listed
@@ -203,7 +203,7 @@ SEAM_CHECKS: Final[tuple[Check, ...]] = (
                           when l.ended_at is null then 0
                           when l.kept_ms is null
                            and l.corrected is null
-                           and ({CLASS_OF} in ('user', 'limit') or l.why = '{Why.MADE_ROOM}')
+                           and ({CLASS_OF} in ('user', 'limit') or l.why = '{Cause.MADE_ROOM}')
                           then least(l.ended_at, p.until)
                           else l.leased_at end as ends_at) w
              where l.reportable_until is distinct from w.ends_at
