@@ -27,17 +27,20 @@ from bursar.core.ledger.commands import (
     Lapse,
     Reserve,
     SetBudget,
+    SetPolicy,
     SetPrice,
+    SetTier,
 )
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.journal import Journal
-from bursar.core.ledger.values import BudgetTarget, Context, CreditKind
+from bursar.core.ledger.values import BudgetTarget, Context, CreditKind, OrgPolicy
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, InvariantBroken, Refusal
 from bursar.service.ledger.batch import Answer, Batch, CommandRequest, OrgUnknown
 from bursar.store.ledger.loader import lock_orgs
 from bursar.store.ledger.mappings import TABLE_MAPPINGS
 from bursar.store.ledger.writer import OrgExists, create_org, freeze
+from bursar.store.sql import codec
 from bursar.store.sql.connection import Connection
 from tests.support.builders import T0, hours, prices
 from tests.support.databases import connected, new_org, waits
@@ -288,6 +291,39 @@ def test_large_books_and_many_orgs_are_evicted(
 
     assert desk.org not in desk.cache
     assert isinstance(desk.outcomes(desk.reserve("h2", 10))[0], tuple)
+
+
+def test_policy_and_prices_are_written_only_when_they_change(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of holds and charges writes the counters of its org, not its settings (D3)."""
+    desk = Desk(connection)
+    desk.opens()
+    encoded: list[object] = []
+
+    def text_of(value: object) -> str:
+        encoded.append(value)
+        return codec.text_of(value)
+
+    monkeypatch.setattr("bursar.store.ledger.writer.text_of", text_of)
+    policy, book = OrgPolicy(debt_max=7), PriceBook(versions=(prices("v", T0, h100=5),))
+    settings: list[tuple[int, int]] = []
+    for commands in (
+        [desk.reserve("h1", 10)],
+        [SetPolicy(policy=policy), desk.reserve("h2", 10)],
+        [desk.reserve("h3", 10)],
+        [SetPrice(version=prices("v", T0, h100=5))],
+        [desk.reserve("h4", 10)],
+        [SetTier(tier="gold")],
+    ):
+        encoded.clear()
+        desk.asks(*commands)
+        kinds = [type(value) for value in encoded]
+        settings.append((kinds.count(OrgPolicy), kinds.count(PriceBook)))
+
+    assert [(0, 0), (1, 1), (0, 0), (1, 1), (0, 0), (1, 1)] == settings
+    columns = {"tier": "text", "policy": "json", "prices": "json"}
+    assert [("gold", codec.text_of(policy), codec.text_of(book))] == desk.stored("orgs", columns)
 
 
 def test_a_cached_row_that_was_deleted_is_a_contradiction(connection: Connection) -> None:

@@ -40,6 +40,7 @@ from bursar.core.ledger.values import (
     Grant,
     GrantPolicy,
     GrantTerms,
+    OrgPolicy,
 )
 from bursar.core.ledger.verify import find_problems
 from bursar.core.refusal import InvariantBroken, Refusal
@@ -360,6 +361,20 @@ def try_changes(books: Books) -> None:
     books.header.number += 1
     books.header.issued = 7
     assert ["g2"] == [grant.terms.id for grant in books.spendable((ORG,), Context())]
+
+
+def test_a_trial_tells_the_header_as_it_was_before() -> None:
+    """A store writes the org's settings only if they have changed (D3)."""
+    books = Org().journal.books
+    policy = books.header.policy
+
+    with books.trial() as trial:
+        books.header.policy = OrgPolicy(debt_max=7)
+        books.header.tier = "gold"
+        before = trial.header_before()
+
+    assert (policy, None) == (before.policy, before.tier)
+    assert books.header == before, "the trial was not kept"
 
 
 def test_what_is_tried_tells_the_rows_it_replaced() -> None:

@@ -516,6 +516,10 @@ class Trial:
         """The rows that were replaced so far, as they were before; None for what is new."""
         return self._books._undo.replaced(self._mark)
 
+    def header_before(self) -> OrgHeader:
+        """The org's header as it was when the trial began."""
+        return OrgHeader(*self._singles)
+
     def __exit__(self, *_: object) -> None:
         books = self._books
         if not self._is_kept:

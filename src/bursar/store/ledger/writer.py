@@ -7,6 +7,7 @@ batch has touched.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -14,7 +15,7 @@ from psycopg import errors
 
 from bursar.core.ids import GrantId, OrgId
 from bursar.core.instant import Instant
-from bursar.core.ledger.books import Books, Trial, require
+from bursar.core.ledger.books import Books, OrgHeader, Trial, require
 from bursar.core.ledger.commands import Command
 from bursar.core.ledger.events import ChargeReversed, Event, Posting, RecurrenceTurned
 from bursar.core.ledger.values import Compartment, Hold
@@ -57,18 +58,13 @@ REQUESTS: Final = MappingProxyType(
 FORFEITS: Final = MappingProxyType(
     {"grant_id": "text", "at": "bigint", "number": "bigint", "amount": "bigint"}
 )
-ORGS: Final = MappingProxyType(
-    {
-        "number": "bigint",
-        "now": "bigint",
-        "clock": "bigint",
-        "issued": "bigint",
-        "root": "text",
-        "tier": "text",
-        "policy": "json",
-        "prices": "json",
-    }
+ORG_COUNTERS: Final = MappingProxyType(
+    {"number": "bigint", "now": "bigint", "clock": "bigint", "issued": "bigint"}
 )
+ORG_SETTINGS: Final = MappingProxyType(
+    {"root": "text", "tier": "text", "policy": "json", "prices": "json"}
+)
+ORGS: Final = MappingProxyType({**ORG_COUNTERS, **ORG_SETTINGS})
 
 
 def insert_sql(table: str, columns: Mapping[str, str]) -> str:
@@ -119,7 +115,8 @@ UPDATES: Final = MappingProxyType(
     }
     | {
         "draws": update_sql("draws", ("hold_id", "grant_id"), DRAWS),
-        "orgs": update_sql("orgs", (), ORGS),
+        "orgs": update_sql("orgs", (), ORG_COUNTERS),
+        "orgs, settings": update_sql("orgs", (), ORG_SETTINGS),
     }
 )
 
@@ -185,7 +182,9 @@ class BatchWriter:
         for hold, before in replaced.get(books.holds, {}).items():
             self._draws(org, before, books.holds.get(hold))
         if org in self.moved:
-            self.changed["orgs"].append((org, *header_values(books)))
+            self.changed["orgs"].append((org, *_counter_values(books)))
+            if _settings(trial.header_before()) != _settings(books.header):
+                self.changed["orgs, settings"].append((org, *_setting_values(books.header)))
 
     def _rows_of(
         self, org: OrgId, books: Books, mapping: TableMapping, keys: dict[Any, bool]
@@ -246,9 +245,21 @@ _MAPPING: Final[Mapping[str, TableMapping]] = MappingProxyType(
 
 def header_values(books: Books) -> Values:
     """The values of an org's own row."""
+    return (*_counter_values(books), *_setting_values(books.header))
+
+
+def _counter_values(books: Books) -> Values:
+    """The values of `ORG_COUNTERS`, which change with every batch."""
     header = books.header
-    figures = (header.number, header.now, books.clock, header.issued, header.root, header.tier)
-    return (*figures, text_of(header.policy), text_of(header.prices))
+    return (header.number, header.now, books.clock, header.issued)
+
+
+_settings: Final = attrgetter(*ORG_SETTINGS)
+
+
+def _setting_values(header: OrgHeader) -> Values:
+    """The values of `ORG_SETTINGS`, which seldom change. Their texts may be long."""
+    return (header.root, header.tier, text_of(header.policy), text_of(header.prices))
 
 
 _NAMES: Final[Mapping[Compartment | None, str | None]] = MappingProxyType(
