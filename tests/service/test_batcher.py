@@ -1,4 +1,4 @@
-"""A lane waits a moment for callers it knows of; nobody waits for those it does not."""
+"""A batch is what arrived while the last one was in flight; a lane never waits for more."""
 
 import threading
 from collections.abc import Iterator
@@ -8,7 +8,6 @@ import pytest
 
 from bursar.core.ids import UserId
 from bursar.core.ledger.commands import AddUser
-from bursar.service.ledger import batcher as module
 from bursar.service.ledger.batch import Answer
 from bursar.service.ledger.batcher import Limits
 from bursar.service.ledger.ledger import Ledger
@@ -16,82 +15,96 @@ from bursar.store.sql.connection import Connection
 from tests.support.databases import connected, new_org
 from tests.support.patience import eventually
 
-LONG_S = 3_600.0  # nobody waits so long: what is waited for has to come
 SOON_S = 60.0
 
 
-class Counted:
-    """A ledger of one lane, and the number of its transactions."""
+class _RecordingCondition(threading.Condition):
+    """A condition that records the time limits of its waits."""
+
+    def __init__(self, lock: "threading.Lock | None" = None) -> None:
+        super().__init__(lock)
+        self.timeouts: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.timeouts.append(timeout)
+        return super().wait(timeout)
+
+
+class GatedLedger:
+    """A ledger of one lane whose transactions a test holds back and counts."""
 
     def __init__(self, url: str, org: str) -> None:
         self.batches = 0
-        self.gate = threading.Event()  # no transaction begins while it is shut
+        self.gate = threading.Event()  # no transaction begins while it is closed
         self.gate.set()
         self.org = org
-        self._names = iter(range(1_000))
         self.ledger = Ledger(lambda: connected(url), limits=Limits(lanes=1), admit=self._admit)
 
     def _admit(self) -> None:
         self.batches += 1
         assert self.gate.wait(SOON_S)
 
-    def submits(self, name: str) -> "Future[Answer]":
-        """Ask for something, and go on."""
+    def submit(self, name: str) -> "Future[Answer]":
+        """Submit a command and return at once."""
         return self.ledger.submit(self.org, name, AddUser(user=UserId(name)))
 
-    def asks(self, times: int) -> None:
-        """Ask for some things at once, each of them as a caller of its own; wait for all."""
-        told = [self.submits(f"user-{next(self._names)}") for _ in range(times)]
-        for one in told:
-            one.result(SOON_S)
-
-    def is_known_to_four(self) -> None:
-        """Let four have been answered together: one comes again while three wait behind it."""
+    def answer_four_together(self) -> None:
+        """Let four commands arrive while another is in flight."""
         self.gate.clear()
-        first = self.submits("first")
-        eventually(lambda: self.batches == 1, "it is on its way")
-        others = [self.submits(name) for name in ("second", "third", "fourth")]
+        first = self.submit("first")
+        eventually(lambda: self.batches == 1, "its transaction begins")
+        others = [self.submit(f"other-{number}") for number in range(4)]
         self.gate.set()
-        first.result(SOON_S)
-        for one in (self.submits("again"), *others):
-            one.result(SOON_S)
-        assert 2 == self.batches
+        for answer in (first, *others):
+            answer.result(SOON_S)
 
 
 @pytest.fixture
-def counted(
+def gated(database_url: str, connection: Connection) -> Iterator[GatedLedger]:
+    """A gated ledger on an org of its own."""
+    gated = GatedLedger(database_url, new_org(connection))
+    with gated.ledger:
+        yield gated
+
+
+def test_commands_that_arrive_during_a_transaction_are_one_batch(gated: GatedLedger) -> None:
+    """One batch for the first command, one for the four that came meanwhile."""
+    gated.answer_four_together()
+
+    assert 2 == gated.batches
+
+
+def test_a_single_caller_gets_a_batch_for_each_command(gated: GatedLedger) -> None:
+    """Each command begins its own transaction at once."""
+    for name in ("first", "second", "third"):
+        gated.submit(name).result(SOON_S)
+
+    assert 3 == gated.batches
+
+
+def test_a_lane_does_not_wait_for_the_callers_it_has_just_answered(
     database_url: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Counted]:
-    """A ledger whose lane would wait for ever."""
-    monkeypatch.setattr(module, "QUIET_S", LONG_S)
-    monkeypatch.setattr(module, "GATHERING_S", LONG_S)
-    counted = Counted(database_url, new_org(connection))
-    with counted.ledger:
-        yield counted
+) -> None:
+    """Four were answered together and one comes again: it runs alone, without a pause."""
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Condition", _RecordingCondition)
+        gated = GatedLedger(database_url, new_org(connection))
+    with gated.ledger:
+        gated.answer_four_together()
+        gated.submit("again").result(SOON_S)
+
+    [lane] = gated.ledger._lanes
+    assert isinstance(lane._door, _RecordingCondition)
+    assert 3 == gated.batches
+    assert set(lane._door.timeouts) <= {None}
 
 
-def test_a_single_caller_does_not_wait(counted: Counted) -> None:
-    """One after the other: each is a batch, at once."""
-    for _ in range(3):
-        counted.asks(1)
+def test_a_lane_that_is_closed_answers_what_is_waiting(gated: GatedLedger) -> None:
+    """Closing waits for the queued commands."""
+    gated.gate.clear()
+    answers = [gated.submit(f"user-{number}") for number in range(3)]
+    gated.gate.set()
 
-    assert 3 == counted.batches
+    gated.ledger.close()
 
-
-def test_a_lane_waits_for_as_many_callers_as_in_the_last_batch(counted: Counted) -> None:
-    """Those who come one by one, after having been answered together, are one batch again."""
-    counted.is_known_to_four()
-
-    counted.asks(4)
-
-    assert 3 == counted.batches
-
-
-def test_a_lane_that_waits_for_callers_can_be_closed(counted: Counted) -> None:
-    """What is waiting is answered, though fewer have come than were expected."""
-    counted.is_known_to_four()
-    alone = counted.submits("alone")
-
-    counted.ledger.close()
-
-    assert alone.result(SOON_S).number > 0
+    assert [True] * 3 == [answer.result(0).number > 0 for answer in answers]

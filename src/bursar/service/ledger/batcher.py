@@ -4,9 +4,8 @@ A lane is a thread with its own connection. It takes all commands that arrived d
 transaction, runs them as one batch, and answers. So the commands to one org or pool run as fast as
 one transaction after another, whatever the number of callers.
 
-A caller often sends its next command as soon as it has an answer. So a lane waits a moment for as
-many commands as it expects: a transaction costs about the same for one command as for thirty. A
-single caller never waits.
+A lane never waits for more commands to come: an idle lane runs a single command at once. The more
+callers there are, the more commands arrive during a transaction, so batches grow by themselves.
 
 A batch whose outcome is unknown (the connection broke; it may have been committed) is run again:
 every command must be safe to run twice.
@@ -32,8 +31,6 @@ from bursar.store.sql.connection import Connection
 MOST: Final = 256  # commands in a batch
 TRIES: Final = 8  # of a batch that conflicts with other transactions
 PAUSE_MAX: Final = 0.5  # seconds between two tries
-QUIET_S: Final = 0.002  # no command for so long: no other caller is about to send one
-GATHERING_S: Final = 0.02  # a lane waits for more commands at most so long
 
 _IN_THE_WAY: Final = (
     errors.SerializationFailure,
@@ -127,7 +124,6 @@ class Lane(Generic[A]):
         self._admit = admit
         self._waiting: deque[_Waiting] = deque()
         self._door = threading.Condition(threading.Lock())
-        self._expected = 0  # commands that are likely to come now
         self._closed = False
         self._connection: Connection | None = None
         self._unknown = False  # whether a try of the present batch may have been committed
@@ -150,7 +146,7 @@ class Lane(Generic[A]):
             self._waiting.append(_Waiting(ask, answer))
             if self._thread is None:
                 self._start()
-            elif len(self._waiting) in (1, self._expected):  # the lane may have been waiting for it
+            elif len(self._waiting) == 1:  # the lane may be idle
                 self._door.notify()
 
     def close(self) -> None:
@@ -163,16 +159,16 @@ class Lane(Generic[A]):
             thread.join()
 
     def _work(self) -> None:
-        while gathered := self._gathered():
+        while batch := self._next_batch():
             # From here on a caller can no longer cancel its command.
             self._answer(
-                [waiting for waiting in gathered if waiting.answer.set_running_or_notify_cancel()]
+                [waiting for waiting in batch if waiting.answer.set_running_or_notify_cancel()]
             )
             self._let_go()
         if self._closed and self._connection is not None:
             self._connection.close()
 
-    def _gathered(self) -> list[_Waiting]:
+    def _next_batch(self) -> list[_Waiting]:
         """The next commands; none when the lane ends its thread."""
         with self._door:
             while not self._waiting and not self._closed:
@@ -180,48 +176,30 @@ class Lane(Generic[A]):
                 if timed_out and not self._waiting and not self._closed:
                     self._rest()
                     return []
-            self._gather()
             return [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST))]
 
-    def _gather(self) -> None:
-        """Wait for as many commands as are expected, while they keep coming."""
-        until = time.monotonic() + GATHERING_S
-        before = 0
-        while before < len(self._waiting) < self._expected and not self._closed:
-            before = len(self._waiting)
-            self._door.wait(min(QUIET_S, max(until - time.monotonic(), 0)))
-
-    def _answer(self, gathered: Sequence[_Waiting]) -> None:
+    def _answer(self, batch: Sequence[_Waiting]) -> None:
         """Run a batch; if one command fails it, run the commands one by one."""
-        if not gathered:
+        if not batch:
             return
         try:
-            answers = self._run([waiting.ask for waiting in gathered])
+            answers = self._run([waiting.ask for waiting in batch])
         except _NOT_NOW as error:
-            self._expect(len(gathered))
-            for waiting in gathered:
+            for waiting in batch:
                 waiting.answer.set_exception(error)
         except Exception:
-            self._expect(len(gathered))
-            self._answer_each(gathered)
+            self._answer_each(batch)
         else:
-            self._expect(len(gathered))
-            for waiting, result in zip(gathered, answers, strict=True):
+            for waiting, result in zip(batch, answers, strict=True):
                 _deliver(waiting, result)
 
-    def _expect(self, answered: int) -> None:
-        """Set how many callers are expected next, before the answers are delivered: a caller that
-        has its answer may be back at once and must not be counted twice."""
-        with self._door:
-            self._expected = min(answered + len(self._waiting), MOST)
-
-    def _answer_each(self, gathered: Sequence[_Waiting]) -> None:
+    def _answer_each(self, batch: Sequence[_Waiting]) -> None:
         """Run commands one by one: each can fail only itself."""
-        for place, waiting in enumerate(gathered):
+        for place, waiting in enumerate(batch):
             try:
                 _deliver(waiting, self._run([waiting.ask])[0])
             except _NOT_NOW as error:
-                for remaining in gathered[place:]:
+                for remaining in batch[place:]:
                     remaining.answer.set_exception(error)
                 return
             except Exception as error:
