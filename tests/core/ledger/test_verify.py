@@ -179,8 +179,7 @@ CORRUPTIONS: dict[str, tuple[Plant, list[str]]] = {
         [
             "grant paid: 149 held, but draws have 150 open",
             "grant paid: 54 spent, but draws charged 53",
-            "account org, paid: (767, 150, 53, 0, 0, 30) kept, "
-            "but grants have (767, 149, 54, 0, 0, 30)",
+            "account org, paid: (767, 150, 53, 0, 0, 30), but grants have (767, 149, 54, 0, 0, 30)",
         ],
     ),
     "a draw has credits that its grant does not hold": (
@@ -189,18 +188,18 @@ CORRUPTIONS: dict[str, tuple[Plant, list[str]]] = {
     ),
     "a sum of an account is not that of its grants": (
         change_a_sum,
-        ["account org, promo: (1, 0, 200, 0, 0, 0) kept, but grants have (0, 0, 200, 0, 0, 0)"],
+        ["account org, promo: (1, 0, 200, 0, 0, 0), but grants have (0, 0, 200, 0, 0, 0)"],
     ),
     "an account has a sum but no grants": (
         sum_up_nothing,
-        ["account project, promo: (1, 0, 0, 0, 0, 0) kept, but grants have None"],
+        ["account project, promo: (1, 0, 0, 0, 0, 0), but grants have None"],
     ),
     "credits that nobody issued": (
         create_credits,
         [
             "account project, grant: grants but no sum",
             "1267 issued, but grants have 1272",
-            "order grants of project: not what it should be",
+            "index grants of project: its keys do not match the rows",
         ],
     ),
     "more issued than there are credits": (
@@ -225,31 +224,43 @@ CORRUPTIONS: dict[str, tuple[Plant, list[str]]] = {
         claim_for_nobody,
         ["budget each, user bob: 4 claimed, but holds claim 0"],
     ),
-    "a hold that will never end": (forget_a_limit, ["order limits: not what it should be"]),
-    "a closed hold that will end": (end_a_closed_hold, ["order limits: not what it should be"]),
-    "a recurrence that turns twice": (turn_twice, ["order turns: not what it should be"]),
-    "a recurrence that never turns": (forget_a_turn, ["order turns: not what it should be"]),
-    "a debt that is never repaid": (forget_a_debt, ["order debts: not what it should be"]),
-    "a debt that is repaid twice": (repay_a_debt_twice, ["order debts: not what it should be"]),
+    "a hold that will never end": (
+        forget_a_limit,
+        ["index limits: its keys do not match the rows"],
+    ),
+    "a closed hold that will end": (
+        end_a_closed_hold,
+        ["index limits: its keys do not match the rows"],
+    ),
+    "a recurrence that turns twice": (turn_twice, ["index turns: its keys do not match the rows"]),
+    "a recurrence that never turns": (
+        forget_a_turn,
+        ["index turns: its keys do not match the rows"],
+    ),
+    "a debt that is never repaid": (forget_a_debt, ["index debts: its keys do not match the rows"]),
+    "a debt that is repaid twice": (
+        repay_a_debt_twice,
+        ["index debts: its keys do not match the rows"],
+    ),
     "a free grant that is not found": (
         hide_a_free_grant,
-        ["order free of team: not what it should be"],
+        ["index free of team: its keys do not match the rows"],
     ),
     "a grant that is found free and is not": (
         free_a_spent_grant,
-        ["order free of project: not what it should be"],
+        ["index free of project: its keys do not match the rows"],
     ),
     "a lane has another sum than its grants": (
         change_the_sum_of_a_lane,
-        ["lane of org: 768 kept, but its grants have 767"],
+        ["lane of org: 768 recorded, but its grants have 767"],
     ),
     "a lane has lost a grant": (
         lose_a_place_in_a_lane,
-        ["order lane of org: not what it should be"],
+        ["index lane of org: its keys do not match the rows"],
     ),
     "a lane lists what does not exist": (
         list_what_does_not_exist,
-        ["order lane of org: not what it should be"],
+        ["index lane of org: its keys do not match the rows"],
     ),
 }
 
@@ -284,11 +295,11 @@ CORRUPTIONS |= {
     ),
     "a past that did not happen": (
         forge_the_past,
-        ["grant paid: its history changed it by -228, not to 767"],
+        ["grant paid: its history adds up to -228, not -233"],
     ),
     "a payment that could be reported twice": (
         forget_a_reference,
-        ["grant paid: its external reference invoice is not kept"],
+        ["grant paid: its external reference invoice is not indexed"],
     ),
     "an expiry that is not written and not known": (
         forget_what_is_overdue,
@@ -296,7 +307,7 @@ CORRUPTIONS |= {
     ),
     "a grant that does not exist and will start": (
         wait_for_nothing,
-        ["order waiting: not what it should be"],
+        ["index waiting: its keys do not match the rows"],
     ),
 }
 

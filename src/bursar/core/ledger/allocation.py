@@ -1,8 +1,8 @@
-"""Dividing an amount over grants: in spend order, each up to its room and its share cap (L4, L9).
+"""Divides an amount over grants: in spend order, each up to its room and its share cap (L4, L9).
 
-The same division serves a new hold (over what is available), a charge (over what is open), and what
-a hold keeps when a part goes back (over what it has): keeping the first in spend order is returning
-in reverse.
+Three callers use it: a new hold divides over the available credits, a charge over the open draws,
+and a partial refund over the draws that stay. A refund returns credits in reverse spend order
+because the division keeps the first ones.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ Parts: TypeAlias = dict[GrantId, Micros]
 
 
 class Source(NamedTuple):
-    """A grant as a plan sees it."""
+    """A grant that can pay: how much it has, and how much counts against its share cap."""
 
     grant: Grant
     room: Micros  # what can be had from it
@@ -24,7 +24,7 @@ class Source(NamedTuple):
 
 
 def cap_left(source: Source, total: Micros) -> Micros:
-    """What a source may still carry of a running total."""
+    """How much more of `total` a source may pay under its share cap."""
     policy = source.grant.terms.policy
     if not policy.capped:
         return source.room
@@ -32,9 +32,9 @@ def cap_left(source: Source, total: Micros) -> Micros:
 
 
 def fill(sources: Iterable[Source], amount: Micros, total: Micros) -> tuple[Parts, Micros]:
-    """Take `amount` from the sources in their order, caps at `total`; also what is missing.
+    """Take `amount` from the sources in their order; return the parts and what is missing.
 
-    Stops looking at sources when nothing is missing.
+    Share caps are computed from `total`. Sources are read only until the amount is complete.
     """
     parts: Parts = {}
     missing = amount
@@ -51,7 +51,7 @@ def fill(sources: Iterable[Source], amount: Micros, total: Micros) -> tuple[Part
 
 
 def take_first(parts: Parts, amount: Micros) -> Parts:
-    """The first of the parts, as many as make up an amount."""
+    """The first parts that add up to an amount."""
     taken: Parts = {}
     for grant, part in parts.items():
         take = min(part, amount)
@@ -62,7 +62,7 @@ def take_first(parts: Parts, amount: Micros) -> Parts:
 
 
 def fill_beyond_caps(sources: list[Source], amount: Micros, total: Micros) -> Parts:
-    """Like `fill`, but never short: what the caps leave missing is filled without them."""
+    """Like `fill`, but a remainder that the share caps leave is taken regardless of them."""
     parts, missing = fill(sources, amount, total)
     for source in sources:
         grant = source.grant.terms.id

@@ -1,10 +1,11 @@
-"""Lots: the hold of an array is taken out part by part, each for an element of its own (M1).
+"""Lots: the hold of an array is divided into equal parts, one for each element (M1).
 
-An array is admitted or refused as one: a single hold covers all of its elements. When an element is
-to begin, its lot is taken out and is a hold like any other from then on: it starts attempts, is
-charged, settled, given back to and extended by the same rules, and bounds what the element can
-spend. What is left of it at its end goes back to the grants, not to the array. The array's own hold
-stays until all of them are over; when no more shall begin, the lots that are left are dropped.
+An array is accepted or refused as a whole: one hold covers all of its elements. When an element is
+about to start, its lot is taken out of that hold and becomes an ordinary hold: it starts attempts,
+is charged, settled and extended by the same rules, and limits what the element can spend. When the
+element ends, the rest of its lot returns to the grants, not to the array. The array's own hold
+stays open until all elements have finished. When no more elements will start, the remaining lots
+are dropped.
 """
 
 from bursar.core.ids import DebtId, HoldId, JobId, derive_id_in_org
@@ -56,7 +57,7 @@ def drop_lots(draft: Draft, ask: DropLots) -> Refusal | None:
 
 
 def _lots_left(hold: Hold, lots: Lots) -> int:
-    """How many more lots can be had: as many as are left, and as there are credits for."""
+    """How many more lots can be taken: limited by their number and by the open credits."""
     left = lots.count - lots.taken
     return min(left, hold.open // lots.amount) if lots.amount else left
 
@@ -79,14 +80,14 @@ def _take(draft: Draft, hold_id: HoldId, number: int, amount: Micros) -> None:
 
 
 def _terms(draft: Draft, whole: HoldTerms, number: int) -> HoldTerms:
-    """What a lot is for: the same as the whole, but for a job of its own."""
+    """The terms of a lot: those of the array's hold, with a job id of its own."""
     lot = free_id(draft.books, whole.id, number)
     context = replace(whole.context, job=JobId(lot))
     return replace(whole, id=lot, context=context, opened_at=draft.now)
 
 
 def _parts(draft: Draft, hold: Hold, amount: Micros) -> Parts:
-    """What of the open draws goes with a lot: the first in spend order, under its own caps."""
+    """The draws that go into a lot: the first in spend order, with caps computed from the lot."""
     sources = [Source(grant, draw.open) for draw, grant in draft.drawn(hold)]
     parts = fill_beyond_caps(sources, amount, amount)
     invariant(sum(parts.values()) == amount, "a lot is not whole", hold=hold.terms.id)
@@ -94,12 +95,12 @@ def _parts(draft: Draft, hold: Hold, amount: Micros) -> Parts:
 
 
 def lot_id(hold: HoldId, number: int) -> HoldId:
-    """The id of a lot, unless a caller has used it for something else."""
+    """The id of a lot, unless a caller has used that id for another hold."""
     return HoldId(derive_id_in_org(hold, f"lot/{number}"))
 
 
 def free_id(books: Books, hold: HoldId, number: int) -> HoldId:
-    """The id of a new lot; another one if a caller has taken it, as a hold's debt has its id."""
+    """The id for a new lot. If a caller has used it for a hold or a debt, the next derived id."""
     candidate = lot_id(hold, number)
     while books.holds.get(candidate) is not None or books.debts.get(DebtId(candidate)) is not None:
         candidate = HoldId(derive_id_in_org(candidate, "taken"))

@@ -1,7 +1,7 @@
-"""Reading the books: what an account owns, can spend, has used and owes (L8).
+"""Reads balances: what an account owns, can spend, has used and owes (L8).
 
-Sums are kept as credits move, so a balance costs the depth of the tree and the number of its lanes,
-not the number of its grants; only the list of coming expirations walks over what will expire.
+The books maintain sums as credits move. A balance therefore costs the depth of the tree and the
+number of lanes, not the number of grants. Only the list of upcoming expiries reads single grants.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,7 +37,7 @@ from bursar.core.value import value
 
 @value
 class Owned:
-    """The compartments of grants, summed; what has expired counts as lapsed."""
+    """The credits in each compartment, summed over grants. Expired credits count as lapsed."""
 
     available: Micros
     held: Micros
@@ -49,7 +49,7 @@ class Owned:
 
 @value
 class Expiring:
-    """Available credits of one grant that will lapse if they are not spent before."""
+    """The available credits of one grant that lapse at its expiry unless they are spent before."""
 
     grant: GrantId
     expires_at: Instant
@@ -58,7 +58,7 @@ class Expiring:
 
 @value
 class Burn:
-    """How fast the subtree spends: over the last seven days, in micro-credits per day."""
+    """How fast an account and those below it spend: the mean of the last seven days."""
 
     per_day: Micros
     runs_out_at: Instant  # NEVER when nothing is being spent
@@ -66,7 +66,7 @@ class Burn:
 
 @value
 class Balance:
-    """What there is to say about an account at one instant."""
+    """The balance of an account at one instant."""
 
     account: AccountId
     at: Instant
@@ -86,7 +86,7 @@ def balance(
     context: Context = NO_CONTEXT,
     user: UserId | None = None,
 ) -> Balance:
-    """What a known account has at `now`; `spendable` for a context (and user) if one is given."""
+    """The balance of an existing account at `now`; `context` and `user` affect `spendable` only."""
     with view_at(books, now) as view:
         by_kind = {kind: _owned(view, account, kind) for kind in CreditKind}
         spendable = spendable_for(view, account, context, now, user)
@@ -105,7 +105,7 @@ def balance(
 def spendable_for(
     view: Books, account: AccountId, context: Context, now: Instant, user: UserId | None
 ) -> Micros:
-    """The most that one hold could take now: credits, and headroom of the hard budgets."""
+    """The most that one hold could draw now, limited by credits, hard budgets and debt."""
     path = view.path(account)
     if view.owed_on(path):
         return 0
@@ -117,7 +117,10 @@ def spendable_for(
 def expiring(
     books: Books, account: AccountId, now: Instant, within: int, most: int | None = None
 ) -> tuple[Expiring, ...]:
-    """The account's credits that lapse within a span from `now`, the next first; or the first."""
+    """The account's credits that expire within a span from `now`, earliest first.
+
+    At most `most` of them.
+    """
     bound = min(now + within, NEVER - 1)
     with view_at(books, now) as view:
         return tuple(
@@ -135,8 +138,7 @@ def expiring(
 def sum_expiring(listed: Sequence[Expiring], until: Instant, *, is_cut: bool) -> Micros | None:
     """The credits that expire until an instant, from a list that is ordered by expiry.
 
-    None if the list is cut (more credits expire later) and ends before that instant: the sum is
-    not known.
+    None if the sum is unknown: the list is cut off before that instant.
     """
     if is_cut and listed[-1].expires_at <= until:
         return None
@@ -146,7 +148,7 @@ def sum_expiring(listed: Sequence[Expiring], until: Instant, *, is_cut: bool) ->
 def by_grant(
     books: Books, account: AccountId, now: Instant, most: int | None = None
 ) -> tuple[tuple[GrantTerms, Owned], ...]:
-    """What is in each grant the account was ever issued, the oldest first; or in the first."""
+    """The compartments of each grant ever issued to the account, oldest first, at most `most`."""
     with view_at(books, now) as view:
         issued = islice(view.index(grants_of(account)).since(), most)
         grants = [require(view.grants, grant) for _, grant in issued]
@@ -154,7 +156,7 @@ def by_grant(
 
 
 def compartments_at(grant: Grant, now: Instant) -> Owned:
-    """What is in a grant, with what has expired as lapsed."""
+    """The compartments of a grant at `now`; expired credits count as lapsed."""
     gone = grant.available if now >= grant.terms.expires_at else 0
     return Owned(
         available=grant.available - gone,
@@ -194,7 +196,7 @@ def _sum(by_kind: dict[CreditKind, Owned]) -> Owned:
 
 
 def _burn(view: Books, account: AccountId, spendable: Micros, now: Instant) -> Burn:
-    """The rate over the last seven days, by slots; a slot counts while any part of it is inside."""
+    """The mean of the last seven days, by slots; a slot that is partly inside counts in full."""
     last = now - now % BURN_SLOT
     slots = (last - index * BURN_SLOT for index in range(BURN_SLOTS + 1))
     spent = max(sum(view.burn.get((account, slot)) or 0 for slot in slots), 0)

@@ -1,20 +1,19 @@
-"""The books of one org: what `decide` looks at and `evolve` changes.
+"""The books of one org: the state that `decide` reads and `evolve` changes.
 
-Facts are rows in tables. Beside them stand sums and orders that make a decision cost what it
-touches and not what exists: a million grants, accounts or past holds cost nothing.
+Facts are rows in tables. Sums and sorted indexes beside them keep the cost of a decision
+independent of the size of the org: a million grants, accounts or past holds cost nothing.
 
-**Spend order.** The grants of one owner that have equal priority and policy form a *lane*, kept in
-the order of their expiry. A decision merges the lanes of the accounts above it whose policy admits
-what is asked, and stops when it has enough; lanes that are not admitted are never looked at.
+**Spend order.** The grants of one account with equal priority and policy form a *lane*, sorted by
+expiry. A decision merges the lanes of the account and of those above it, and stops when it has
+enough. Lanes whose policy does not admit the request are not read.
 
-**Time.** Whether a grant waits for its start, is listed in its lane or has expired depends on the
-instant. `clock` is the instant the orders stand at; `advance` moves it. Each grant passes each of
-its two boundaries once, so that costs O(log n) per grant for its whole life. It changes no fact:
-books are equal whatever their clock says.
+**Time.** Whether a grant has not started, is spendable or has expired depends on the instant.
+`clock` is the instant for which the indexes are valid; `advance` moves it. Each grant passes each
+of its two boundaries once, at a cost of O(log n). Moving the clock changes no fact: books that
+differ only in their clock are equal.
 
-**History.** For late usage one must know how much of a grant was free at every instant since. The
-changes of what is free are kept per grant in the order in which they took effect, so that looking
-back costs what has happened since.
+**History.** Booking late usage needs to know how much of a grant was free at every instant since.
+The changes are indexed by grant and effective time, so that a look-up costs what happened since.
 """
 
 from collections.abc import Iterator, Sized
@@ -80,7 +79,7 @@ _INDEX_OF: Final = {compartment: index for index, compartment in enumerate(COMPA
 
 
 class GrantLane(NamedTuple):
-    """Grants of one owner that stand next to each other in spend order but for their expiry."""
+    """Grants of one account with equal priority and policy; spend order sorts them by expiry."""
 
     account: AccountId
     priority: int
@@ -88,7 +87,7 @@ class GrantLane(NamedTuple):
 
 
 class FreeChange(NamedTuple):
-    """A change of what a grant has free; changes sort by when they took effect."""
+    """A change in what a grant has free. Changes sort by the instant at which they took effect."""
 
     at: Instant
     number: int  # of the event
@@ -97,7 +96,7 @@ class FreeChange(NamedTuple):
 
 
 class GrantPlace(StrEnum):
-    """Where the orders keep a grant."""
+    """Which indexes contain a grant."""
 
     NOWHERE = "nowhere"  # nothing of it is available
     WAITING = "waiting"
@@ -106,14 +105,14 @@ class GrantPlace(StrEnum):
 
 
 class ApplicableBudget(NamedTuple):
-    """A budget that applies, and the user it counts apart if it counts each."""
+    """A budget that applies, and the user if it counts each user separately."""
 
     budget: Budget
     user: UserId | None
 
 
 SettingKey: TypeAlias = tuple[str, SettingId]  # kind, id
-SpenderKey: TypeAlias = tuple[AccountId, UserId, UserId | None]  # the last: a key that asked
+SpenderKey: TypeAlias = tuple[AccountId, UserId, UserId | None]  # the last: a capped key
 CounterKey: TypeAlias = tuple[BudgetId, UserId | None]
 TallyKey: TypeAlias = tuple[BudgetId, UserId | None, Instant]
 KindKey: TypeAlias = tuple[AccountId, CreditKind]
@@ -137,7 +136,7 @@ _HEADER_FIELDS: Final = attrgetter(*OrgHeader.__slots__)
 
 
 class Books:
-    """One org's state; all of it, or the part that was loaded."""
+    """One org's state: all of it, or the part that was loaded."""
 
     def __init__(
         self,
@@ -145,17 +144,17 @@ class Books:
         *,
         complete: bool = True,
     ) -> None:
-        self.deployment = prices or PriceBook()  # where the org has no price; no fact of its own
+        self.deployment = prices or PriceBook()  # for orgs without a price; not part of the books
         self.complete: Final = complete
         self.header: Final = OrgHeader()
         self.clock: Instant = 0
-        self.quiet_until: Instant = 0  # before that, nothing happens by itself
+        self.quiet_until: Instant = 0  # before that, nothing is due
         self._undo: Final = Undo()
         self._paths: Final[dict[AccountId, tuple[AccountId, ...]]] = {}  # a tree only grows
         self.applying: Final[
             dict[SpenderKey, list[ApplicableBudget]]
-        ] = {}  # budgets, as they are now
-        self.looked_up: Final[set[object]] = set()  # what a shell knows to be loaded, in its words
+        ] = {}  # a cache of `budgets_on`
+        self.looked_up: Final[set[object]] = set()  # the service's notes of what it has loaded
         self._orders: Final[dict[Name, Index]] = {}
         self._tables: Final[dict[str, Table[Any, Any]]] = {}
         self._sized: Final[list[Sized]] = [
@@ -190,11 +189,11 @@ class Books:
         return table
 
     def trial(self) -> "Trial":
-        """Changes that are put back when it ends, unless they are kept."""
+        """A context whose changes are undone at its end, unless they are kept."""
         return Trial(self)
 
     def index(self, name: Name) -> Index:
-        """The index of that name."""
+        """The index with that name; created empty if it does not exist."""
         order = self._orders.get(name)
         if order is None:
             order = Index(name, complete=self.complete, undo=self._undo)
@@ -203,14 +202,14 @@ class Books:
 
     @property
     def size(self) -> int:
-        """About how much is kept in memory: rows, known gaps, orders."""
+        """The approximate number of entries in memory: rows, known absences, indexes."""
         return sum(map(len, self._sized))
 
     def facts(self) -> dict[str, object]:
-        """All that is true, in a form that compares: no sums that are zero, no orders."""
+        """All facts in comparable form: without indexes and without sums that are zero."""
         facts: dict[str, object] = {"singles": self.header}
         for name, table in self._tables.items():
-            if name not in ("overdue", "lanes_of", "lane_totals"):  # these hang on the clock
+            if name not in ("overdue", "lanes_of", "lane_totals"):  # these depend on the clock
                 facts[name] = {
                     key: row for key, row in table.items() if row not in (0, BudgetCounter())
                 }
@@ -224,7 +223,7 @@ class Books:
     # Accounts
 
     def path(self, account: AccountId) -> tuple[AccountId, ...]:
-        """The account and all above it, the root last."""
+        """The account and all accounts above it; the root is last."""
         path = self._paths.get(account)
         if path is None:
             path = self.known_path(account)
@@ -233,7 +232,7 @@ class Books:
         return path
 
     def known_path(self, account: AccountId) -> tuple[AccountId, ...]:
-        """The account and those above it, up to the root or to the first that is not known."""
+        """The account and those above it, up to the root or to the first that is not loaded."""
         steps = {account: None}
         step = account
         while self.accounts.knows(step) and (row := self.accounts.get(step)):
@@ -245,20 +244,20 @@ class Books:
         return tuple(steps)
 
     def owed_on(self, path: tuple[AccountId, ...]) -> Micros:
-        """What the accounts of a path owe together."""
+        """The total debt of the accounts on a path."""
         return sum(self.owed.get(account) or 0 for account in path)
 
     # Grants
 
     def put_grant(self, grant: Grant) -> None:
-        """Keep a state of a grant, and every sum and order that follows from it."""
+        """Store a grant and update the sums and indexes that depend on it."""
         old = self.grants.get(grant.terms.id)
         self.grants.put(grant.terms.id, grant)
         if old is not None:
             place = self.place(grant)
             if old.terms is grant.terms and place is self.place(old) and old.free and grant.free:
                 self._add_to(place, grant.terms, grant.available - old.available)
-                return  # it stands where it stood
+                return  # its keys in the indexes are the same
             self._unlist(old)
         self._list(grant)
 
@@ -274,7 +273,7 @@ class Books:
         self._count(old.terms, posting.source, posting.target, posting.amount)
         change = grant.free - old.free
         if change == 0 and grant.available == old.available:
-            self.grants.put(posting.grant, grant)  # held credits were spent: it stands where it was
+            self.grants.put(posting.grant, grant)  # held credits were spent: indexes stay
             return
         self.put_grant(grant)
         if change:
@@ -282,7 +281,7 @@ class Books:
             self.index(history_of(posting.grant)).add(key)
 
     def forfeit(self, grant_id: GrantId, amount: Micros, at: Instant) -> None:
-        """Let lapsed credits of a grant never be usable again from `at` on."""
+        """Mark lapsed credits of a grant as unusable for late usage from `at` on."""
         grant = require(self.grants, grant_id)
         self.put_grant(replace(grant, forfeited=grant.forfeited + amount))
         key = FreeChange(at, self.header.number, AFTER_POSTINGS, -amount)
@@ -299,9 +298,9 @@ class Books:
         self.totals.put(key, tuple(totals))
 
     def least_free_since(self, grant: Grant, since: Instant, taken: list[FreeChange]) -> Micros:
-        """The least of the grant that was free at any instant from `since` to now.
+        """The least that the grant had free at any instant from `since` until now.
 
-        `taken` are changes that have been decided but not posted.
+        `taken` are changes that are decided but not posted yet.
         """
         history = map(FreeChange._make, self.index(history_of(grant.terms.id)).since((since + 1,)))
         changes = sorted([*history, *(change for change in taken if change.at > since)])
@@ -331,13 +330,13 @@ class Books:
             yield require(self.grants, key[-1])
 
     def _lane(self, lane: GrantLane, distance: int) -> Iterator[Key]:
-        """The keys of a lane in the spend order of an account that far below its owner."""
+        """The keys of a lane in spend order, for an account `distance` levels below its owner."""
         scopes = -lane.policy.scopes
         for expires_at, kind, issued_at, grant in self.index(order_of(lane)).since():
             yield (lane.priority, expires_at, scopes, kind, distance, issued_at, grant)
 
     def spend_key(self, terms: GrantTerms, path: tuple[AccountId, ...]) -> Key:
-        """Where a grant stands in the spend order of the first account of `path` (L4)."""
+        """The sort key of a grant in the spend order of the first account of `path` (L4)."""
         return (
             terms.priority,
             terms.expires_at,
@@ -351,7 +350,7 @@ class Books:
     # Time
 
     def advance(self, to: Instant) -> None:
-        """Move the indexes to `to`: list grants that start, unlist those that expire."""
+        """Move the clock to `to`: add started grants to their lanes, remove expired ones."""
         if to <= self.clock:
             return
         if to < self.quiet_until:
@@ -368,15 +367,15 @@ class Books:
             self._unlist(grant)
         self.clock = to
         for grant in grants:
-            self.grants.put(grant.terms.id, grant)  # it has not changed, but where it stands has
+            self.grants.put(grant.terms.id, grant)  # unchanged, but its place has changed
             self._list(grant)
 
     def _stirs_at(self, at: Instant) -> None:
-        """Note that something is due at that instant."""
+        """Record that something is due at that instant."""
         self.quiet_until = min(self.quiet_until, at)
 
     def place(self, grant: Grant) -> GrantPlace:
-        """Where the orders keep a grant at the clock's instant."""
+        """Which indexes contain a grant at the clock's instant."""
         if grant.available == 0:
             return GrantPlace.NOWHERE
         if self.clock < grant.terms.valid_from:
@@ -384,7 +383,7 @@ class Books:
         return GrantPlace.LISTED if self.clock < grant.terms.expires_at else GrantPlace.EXPIRED
 
     def _list(self, grant: Grant) -> None:
-        """Put a grant where it belongs at the clock's instant."""
+        """Add a grant to the indexes and sums of its place at the clock's instant."""
         terms, place = grant.terms, self.place(grant)
         for order, key in self._orders_for(terms, place):
             order.add(key)
@@ -393,7 +392,7 @@ class Books:
             self.index(free_of(terms.account)).add((terms.expires_at, terms.id))
 
     def _unlist(self, grant: Grant) -> None:
-        """Take a grant from where it stands at the clock's instant."""
+        """Remove a grant from the indexes and sums of its place at the clock's instant."""
         terms, place = grant.terms, self.place(grant)
         for order, key in self._orders_for(terms, place):
             order.discard(key)
@@ -401,7 +400,7 @@ class Books:
         self.index(free_of(terms.account)).discard((terms.expires_at, terms.id))
 
     def _orders_for(self, terms: GrantTerms, place: GrantPlace) -> list[tuple[Index, Key]]:
-        """The orders that keep a grant in that place, and its keys in them."""
+        """The indexes for grants in that place, each with the key of this grant."""
         if place is GrantPlace.WAITING:
             self._stirs_at(terms.valid_from)
             return [(self.index(WAITING), (terms.valid_from, terms.id))]
@@ -414,7 +413,7 @@ class Books:
         return []
 
     def _add_to(self, place: GrantPlace, terms: GrantTerms, amount: Micros) -> None:
-        """Add to the sum of what is available in that place."""
+        """Add to the sum of available credits for that place."""
         if place is GrantPlace.LISTED:
             lane = self._lane_for(terms)
             total = (self.lane_totals.get(lane) or 0) + amount
@@ -436,7 +435,7 @@ class Books:
     # Holds
 
     def put_hold(self, hold: Hold) -> None:
-        """Keep a new state of a hold, and its place among those that will reach their limit."""
+        """Store a hold and update the index of holds by expiry."""
         terms = hold.terms
         old = self.holds.get(terms.id)
         before = None if old is None or old.closed_at is not None else old.expires_at
@@ -451,7 +450,7 @@ class Books:
         self.holds.put(terms.id, hold)
 
     def put_charge(self, record: ChargeRecord) -> None:
-        """Keep what is left of a charge, and its place among its hold's charges."""
+        """Store a charge and update the indexes of its hold's charges."""
         old = self.charges.get(record.id)
         self.charges.put(record.id, record)
         if old is None:
@@ -464,14 +463,14 @@ class Books:
     # Budgets
 
     def put_budget(self, budget: Budget) -> None:
-        """Keep a new state of a budget; who it applies to is looked up anew."""
+        """Store a budget; the cache of applicable budgets is cleared."""
         self.budgets.put(budget.id, budget)
         self.applying.clear()
 
     # Debts
 
     def put_debt(self, debt: Debt) -> None:
-        """Keep a new state of a debt, what its account owes, and its place in the queue."""
+        """Store a debt; update the total debt of its account and the repayment queue."""
         old = self.debts.get(debt.id)
         before = old.owed if old else 0
         if old is not None and before:
@@ -482,7 +481,7 @@ class Books:
         self.owed.put(debt.account, (self.owed.get(debt.account) or 0) + debt.owed - before)
 
     def put_recurrence(self, recurrence: Recurrence) -> None:
-        """Keep a new state of a recurrence and when it turns next."""
+        """Store a recurrence and update the index by next period."""
         old = self.recurrences.get(recurrence.id)
         if old is not None:
             self.index(TURNS).discard((old.next_at, old.id))
@@ -492,7 +491,7 @@ class Books:
 
 
 class Trial:
-    """Changes to books that are put back when it ends, unless they are kept; may be nested."""
+    """Changes to books that are undone at the end, unless they are kept; can be nested."""
 
     __slots__ = ("_books", "_clock", "_is_kept", "_mark", "_outermost", "_singles")
 
@@ -509,11 +508,11 @@ class Trial:
         return self
 
     def keep(self) -> None:
-        """Let the changes stay."""
+        """Keep the changes at the end."""
         self._is_kept = True
 
     def replaced(self) -> Replaced:
-        """The rows that were replaced so far, as they were before; None for what is new."""
+        """The previous rows of everything changed so far; None for new rows."""
         return self._books._undo.replaced(self._mark)
 
     def header_before(self) -> OrgHeader:
@@ -535,7 +534,7 @@ class Trial:
 
 
 def require(table: Table[Any, N], key: Any) -> N:
-    """The row, which must exist."""
+    """The row; raises `InvariantBroken` if it does not exist."""
     row = table.get(key)
     if row is None:
         fail_invariant("a row is missing", table=table.name, key=key)
@@ -543,37 +542,37 @@ def require(table: Table[Any, N], key: Any) -> N:
 
 
 def order_of(lane: GrantLane) -> Name:
-    """The name of a lane's order."""
+    """The name of the index of a lane."""
     return ("lane", lane)
 
 
 def grants_of(account: AccountId) -> Name:
-    """The name of the order of all grants an account ever owned, by issue."""
+    """The name of the index of all grants ever issued to an account, by issue."""
     return ("grants", account)
 
 
 def charges_of(hold: HoldId) -> Name:
-    """The name of the order of a hold's charges, the latest first."""
+    """The name of the index of a hold's charges, latest first."""
     return ("charges", hold)
 
 
 def owing_of(hold: HoldId) -> Name:
-    """The name of the order of a hold's charges of which something is owed, the oldest first."""
+    """The name of the index of a hold's charges with unpaid debt, oldest first."""
     return ("owing", hold)
 
 
 def free_of(account: AccountId) -> Name:
-    """The name of the order of an account's grants that have something free, by expiry."""
+    """The name of the index of an account's grants that have something free, by expiry."""
     return ("free", account)
 
 
 def history_of(grant: GrantId) -> Name:
-    """The name of the order of the changes of what a grant has free."""
+    """The name of the index of the changes in what a grant has free."""
     return ("history", grant)
 
 
 def lane_key(terms: GrantTerms) -> Key:
-    """Where a grant stands in its lane."""
+    """The sort key of a grant in its lane."""
     return (terms.expires_at, KIND_RANK[terms.kind], terms.issued_at, terms.id)
 
 

@@ -1,4 +1,4 @@
-"""Charging usage to holds: amounts, readings, and what became known late (L6, L12–L14)."""
+"""Charges usage to holds: amounts, readings, and usage that becomes known late (L6, L12–L14)."""
 
 from typing import Final
 
@@ -24,7 +24,7 @@ from bursar.core.money import AMOUNT_MAX, Micros
 from bursar.core.refusal import Code, Refusal
 from bursar.core.value import replace
 
-AHEAD_MAX: Final = DAY  # how far a reading may be ahead of our clock; beyond it, it is wrong
+AHEAD_MAX: Final = DAY  # a reading further ahead of the database's clock is refused
 
 
 def charge(draft: Draft, ask: Charge) -> Refusal | None:
@@ -45,7 +45,7 @@ def charge(draft: Draft, ask: Charge) -> Refusal | None:
 
 
 def settle(draft: Draft, ask: Settle) -> Refusal | None:
-    """Charge up to a total or a last reading, return the rest, close."""
+    """Charge up to a total or a last reading, return the rest, close the hold."""
     hold = draft.books.holds.get(ask.hold)
     if hold is None:
         return Refusal(Code.HOLD_UNKNOWN, {"hold": ask.hold})
@@ -64,7 +64,7 @@ def settle(draft: Draft, ask: Settle) -> Refusal | None:
 
 
 def book_late(draft: Draft, ask: BookLate) -> Refusal | None:
-    """Charge usage that became known late."""
+    """Charge usage that became known after its hold was closed or its attempt settled."""
     hold = draft.books.holds.get(ask.hold)
     if hold is None:
         return Refusal(Code.HOLD_UNKNOWN, {"hold": ask.hold})
@@ -93,20 +93,20 @@ def _late_usage(draft: Draft, hold: Hold, ask: BookLate) -> UsageBooking | Refus
 
 
 def late_since(draft: Draft, hold: Hold, meter: Meter) -> tuple[Instant, Instant]:
-    """When run time that a meter has not seen began, and how early it may have, to be booked."""
+    """When the unmetered run time began, and the earliest instant at which it can be booked."""
     began = min(meter.started_at + meter.run_ms * MILLISECOND, draft.now)
     return began, _earliest(draft, hold)
 
 
 def _earliest(draft: Draft, hold: Hold) -> Instant:
-    """How far back late usage of a hold may lie."""
+    """The earliest instant at which late usage of a hold can be effective."""
     return max(draft.now - draft.books.header.policy.late_max, hold.terms.opened_at)
 
 
 def _not_bookable(
     draft: Draft, hold: Hold, charge_id: ChargeId, usage: UsageBooking | Refusal
 ) -> Refusal | None:
-    """Why late usage cannot be booked, if so, in the order of precedence."""
+    """The first reason, by precedence, why late usage cannot be booked; None if it can."""
     if isinstance(usage, Refusal) and usage.code is Code.ATTEMPT_UNKNOWN:
         return usage
     if draft.books.charges.get(charge_id) is not None:
@@ -123,7 +123,7 @@ def _not_bookable(
 def _not_chargeable(
     draft: Draft, hold: Hold, charge_id: ChargeId, usage: UsageBooking | Refusal
 ) -> Refusal | None:
-    """Why an open hold cannot be charged, if so, in the order of precedence."""
+    """The first reason, by precedence, why a hold cannot be charged; None if it can."""
     if isinstance(usage, Refusal) and usage.code is Code.ATTEMPT_UNKNOWN:
         return usage
     if draft.books.charges.get(charge_id) is not None:
@@ -165,7 +165,7 @@ def _reading(
 
 
 def _read_meter(draft: Draft, hold: Hold, attempt: int, run_ms: int) -> Meter | Refusal:
-    """The meter that a reading is of; a reading far beyond our own clock is not to be believed."""
+    """The meter of an attempt; refuses a reading too far ahead of the database's clock."""
     meter = meter_of(hold, attempt)
     if isinstance(meter, Refusal):
         return meter
@@ -176,7 +176,10 @@ def _read_meter(draft: Draft, hold: Hold, attempt: int, run_ms: int) -> Meter | 
 
 
 def meter_of(hold: Hold, attempt: int) -> Meter | Refusal:
-    """An attempt's meter; a metered hold with one type has attempt 1 from when it was opened."""
+    """The meter of an attempt.
+
+    A metered hold with a single GPU type has attempt 1 from its opening, without a `Redraw`.
+    """
     terms = hold.terms
     if not terms.metered:
         return Refusal(Code.NOT_METERED, {"hold": terms.id})
@@ -198,7 +201,7 @@ def meter_of(hold: Hold, attempt: int) -> Meter | Refusal:
 
 
 def _book(draft: Draft, hold: Hold, ask: UsageBooking) -> None:
-    """Book usage: from what the hold has, then as an overrun. Nothing here may refuse."""
+    """Book usage: from the hold, then from other credits, then as debt. Never refuses."""
     applying = draft.applying_to(hold)
     payment = Payment(draft, hold, ask)
     payment.from_open()
@@ -236,6 +239,6 @@ def _book(draft: Draft, hold: Hold, ask: UsageBooking) -> None:
 
 
 def _can_owe(draft: Draft, hold: Hold) -> Micros:
-    """How much more debt a hold may make: by policy, and as much as can be counted."""
+    """How much more debt the hold may create, by policy and by the largest amount."""
     owed = draft.books.owed.get(hold.terms.account) or 0
     return max(min(draft.books.header.policy.debt_max - hold.owed, AMOUNT_MAX - owed), 0)

@@ -1,7 +1,7 @@
-"""What can be asked of an org's books. Imperative; `decide` answers with events or a refusal.
+"""The commands to an org's books. `decide` answers each with events or a refusal.
 
-Where a caller's own time matters it is a field; the time of the decision is `decide`'s argument.
-A command that makes no sense whatever the books say cannot be made: `TypeError` or `ValueError`.
+A time that the caller states is a field. The time of the decision is an argument of `decide`. A
+command that is invalid for any books cannot be constructed: `TypeError` or `ValueError`.
 """
 
 import json
@@ -45,7 +45,7 @@ THRESHOLD_MAX: Final = 1_000 * PPM  # a thousand times the limit
 
 
 def _within(name: str, value: int | None, least: int, most: int) -> None:
-    """Refuse a value that is out of bounds; None was not given."""
+    """Raise unless the value is None or within its bounds."""
     if value is not None:
         check_int(name, value, least, most)
 
@@ -64,7 +64,7 @@ def _run(attempt: int, run_ms: int | None) -> None:
 
 
 def _one_of(**values: object) -> None:
-    """Refuse unless exactly one of the values is given."""
+    """Raise unless exactly one of the values is set."""
     if sum(value is not None for value in values.values()) != 1:
         raise ValueError(f"exactly one of {' and '.join(values)} is given")
 
@@ -75,7 +75,7 @@ def _no_json(name: str) -> NoReturn:
 
 @value
 class AddAccount:
-    """Put an account into the tree; the first one, without a parent, is the org's root."""
+    """Add an account to the tree; the first account has no parent and is the org's root."""
 
     account: AccountId
     parent: AccountId | None
@@ -101,10 +101,10 @@ class AddUser:
 
 @value
 class SetSetting:
-    """Store a setting of the org, or drop it if there is no body.
+    """Store a setting of the org, or delete it if `body` is None.
 
-    With `before` 0 it must be new; with the number of an event, last set by that one; with none
-    it must exist.
+    `before` states what the caller knows: 0, that it does not exist; the number of an event, that
+    this event set it last; None, that it exists.
     """
 
     kind: str
@@ -125,14 +125,14 @@ class SetSetting:
 
 @value
 class SetPolicy:
-    """Set the org's bounds."""
+    """Set the org's limits."""
 
     policy: OrgPolicy
 
 
 @value
 class SetTier:
-    """Give the org a tier; its default budgets replace those of the tier before (B3)."""
+    """Set the org's tier; its default budgets replace those of the previous tier (B3)."""
 
     tier: str
 
@@ -168,7 +168,7 @@ class Issue:
 
 @value
 class StartRecurrence:
-    """Issue `amount` at once (or at `starts_at`) and at the start of every later period (L20)."""
+    """Issue `amount` now (or at `starts_at`) and at the start of every later period (L20)."""
 
     recurrence: RecurrenceId
     account: AccountId
@@ -191,7 +191,7 @@ class StartRecurrence:
 
 @value
 class StopRecurrence:
-    """Issue nothing more; what was issued stays until it expires."""
+    """Stop issuing. Grants that exist stay valid until they expire."""
 
     recurrence: RecurrenceId
 
@@ -201,7 +201,7 @@ class StopRecurrence:
 
 @value
 class ExtendGrant:
-    """Move a grant's expiry to later."""
+    """Move a grant's expiry to a later instant."""
 
     grant: GrantId
     expires_at: Instant
@@ -213,7 +213,7 @@ class ExtendGrant:
 
 @value
 class RevokeGrant:
-    """Take back what is available; what is held stays, and goes to `revoked` when it returns."""
+    """Revoke the available credits; held credits are revoked when they return."""
 
     grant: GrantId
 
@@ -223,7 +223,7 @@ class RevokeGrant:
 
 @value
 class VoidGrant:
-    """Undo a grant as never issued; refused once anything of it is held, spent or moved."""
+    """Undo a grant, as if never issued; refused if any of it is held, spent or moved."""
 
     grant: GrantId
 
@@ -249,10 +249,10 @@ class Transfer:
 
 @value
 class Reserve:
-    """Hold an amount, or what running for `run_ms` can cost; all of it or nothing (L5, M1).
+    """Hold an amount, or the cost of running for `run_ms`: all of it or nothing (L5, M1).
 
-    Exactly one of `amount` and `run_ms` is given; at most one of `expires_at` and `ttl`, and
-    without them the hold lasts as long as the org's bounds allow.
+    Exactly one of `amount` and `run_ms` is set, and at most one of `expires_at` and `ttl`. Without
+    these, the hold lasts as long as the org's policy allows.
     """
 
     hold: HoldId
@@ -296,9 +296,9 @@ class Reserve:
 
 @value
 class TakeLots:
-    """Take lots out of the hold of an array: each becomes a hold of its own.
+    """Take lots out of the hold of an array: each becomes a hold.
 
-    `first` is how many were taken before: a repeated or concurrent command changes nothing.
+    `first` is the number of lots taken so far: a repeated or concurrent command changes nothing.
     """
 
     hold: HoldId
@@ -313,9 +313,9 @@ class TakeLots:
 
 @value
 class DropLots:
-    """Let nothing more begin on a job's hold: what is left in the hold of an array returns.
+    """Drop the lots that are left in the hold of an array: no more elements start.
 
-    The hold of a single job stays as it is, until it is known how the job ended.
+    The hold of a single job is not changed; it is closed when the end of the job is known.
     """
 
     hold: HoldId
@@ -326,7 +326,7 @@ class DropLots:
 
 @value
 class ExtendHold:
-    """Hold more, last longer, or both."""
+    """Add credits to a hold, extend its expiry, or both."""
 
     hold: HoldId
     amount: Micros = 0
@@ -340,10 +340,10 @@ class ExtendHold:
 
 @value
 class Redraw:
-    """Start an attempt on an actual GPU type: the open part is drawn again for it (M1).
+    """Start an attempt on the actual GPU type: the open part is drawn again for it (M1).
 
-    A start that becomes known later has a `started_at`: the attempt counts from then, but not from
-    before the hold was opened; if the hold is closed by now, nothing is drawn any more.
+    `started_at` is set if the start is reported later. The attempt counts from then on, but not
+    from before the opening of the hold. If the hold is closed meanwhile, nothing is drawn.
     """
 
     hold: HoldId
@@ -361,9 +361,9 @@ class Redraw:
 
 @value
 class Charge:
-    """Charge usage to an open hold: an amount, or an attempt's run time so far (D6).
+    """Charge usage to an open hold: an amount, or the run time of an attempt so far (D6).
 
-    Exactly one of `amount` and `run_ms` is given. `final` settles the attempt.
+    Exactly one of `amount` and `run_ms` is set. `final` settles the attempt.
     """
 
     charge: ChargeId
@@ -385,7 +385,7 @@ class Charge:
 class Settle:
     """Charge up to a total, or a last reading, or nothing more; refund the rest; close.
 
-    A `total` never lowers what has been charged. At most one of `total` and `run_ms` is given.
+    A `total` never lowers what has been charged. At most one of `total` and `run_ms` is set.
     """
 
     charge: ChargeId
@@ -405,7 +405,7 @@ class Settle:
 
 @value
 class Release:
-    """Refund all that is open and close the hold."""
+    """Refund everything that is open and close the hold."""
 
     hold: HoldId
 
@@ -415,7 +415,7 @@ class Release:
 
 @value
 class Refund:
-    """Return a part of what is open; the hold goes on with the rest."""
+    """Return a part of what is open; the hold stays open."""
 
     hold: HoldId
     amount: Micros
@@ -427,7 +427,7 @@ class Refund:
 
 @value
 class EndHold:
-    """End a hold that has reached its limit."""
+    """Close a hold that has expired."""
 
     hold: HoldId
 
@@ -437,7 +437,7 @@ class EndHold:
 
 @value
 class GiveBack:
-    """Give back the work an attempt lost since `kept_ms` of its run time: spent → held (M3)."""
+    """Refund the work that an attempt lost after `kept_ms` of its run time: spent → held (M3)."""
 
     hold: HoldId
     attempt: int
@@ -451,9 +451,9 @@ class GiveBack:
 
 @value
 class CorrectEnd:
-    """Say who answers for the end of an attempt after all, once its hold is closed (M3).
+    """Correct the end class of an attempt, after its hold is closed (M3).
 
-    No credits move by it: the pool knows how much work was lost, and reports it.
+    No credits move: the pool knows how much work was lost, and reports it in a message.
     """
 
     hold: HoldId
@@ -471,7 +471,8 @@ class CorrectEnd:
 class ReverseCharge:
     """Undo a charge, or `amount` of it; the credits go back to their grants (L11).
 
-    What would lapse because its grant has expired is issued again until `reissue_until`, if given.
+    Credits that lapse because their grant has expired are issued again until `reissue_until`, if
+    that is set.
     """
 
     charge: ChargeId
@@ -486,10 +487,11 @@ class ReverseCharge:
 
 @value
 class BookLate:
-    """Charge usage that became known after its hold was closed, or its attempt settled (L12).
+    """Charge usage that became known after its hold was closed or its attempt settled (L12).
 
-    Either `amount` and `effective_at` are given, or `attempt` and `run_ms`: then the usage is what
-    the reading adds to that attempt's meter, effective where the added stretch begins.
+    Either `amount` and `effective_at` are set, or `attempt` and `run_ms`. In the second case the
+    usage is what the reading adds to the meter of the attempt, effective where that run time
+    begins.
     """
 
     charge: ChargeId
@@ -512,7 +514,7 @@ class BookLate:
 
 @value
 class Lapse:
-    """Write down the lapse of up to `most` grants that have expired, the earliest first."""
+    """Record the lapse of up to `most` expired grants, earliest expiry first."""
 
     most: int
 
@@ -522,7 +524,7 @@ class Lapse:
 
 @value
 class BookDebt:
-    """Owe an amount that no hold covers, such as a payment charged back."""
+    """Book a debt that no hold covers, such as a payment that was charged back."""
 
     debt: DebtId
     account: AccountId
@@ -536,12 +538,12 @@ class BookDebt:
 
 @value
 class RepayDebt:
-    """Repay all debt, the oldest first, as far as eligible credits are available now."""
+    """Repay all debts, oldest first, as far as eligible credits are available."""
 
 
 @value
 class AbsorbDebt:
-    """Write a debt off at the operator's cost: `amount` of it, or all."""
+    """Write off a debt at the operator's cost: `amount` of it, or all."""
 
     debt: DebtId
     amount: Micros | None = None
@@ -553,7 +555,7 @@ class AbsorbDebt:
 
 @value
 class SetPrice:
-    """Add a version to the org's own prices, which go before the deployment's (B1)."""
+    """Add a version to the org's own prices, which override the deployment's (B1)."""
 
     version: PriceVersion
     from_now: bool = False  # whatever the version says, it is in force from when it is set
@@ -562,9 +564,9 @@ class SetPrice:
 
 @value
 class SetBudget:
-    """Set a budget, or change limit, hardness and thresholds of one; counters are kept (B3).
+    """Create a budget, or change limit, hardness and thresholds of one; counters stay (B3).
 
-    None keeps the hardness and the thresholds of an existing budget.
+    None leaves the hardness or the thresholds of an existing budget unchanged.
     """
 
     budget: BudgetId
@@ -589,7 +591,7 @@ class SetBudget:
 
 @value
 class DropBudget:
-    """Drop a budget; its id is not used again."""
+    """Delete a budget; its id is not used again."""
 
     budget: BudgetId
 

@@ -1,4 +1,4 @@
-"""Usage that no credits could pay yet: booked, repaid as credits come, absorbed (L13)."""
+"""Debts: usage that no credits could pay, repaid when credits arrive, or absorbed (L13)."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ from bursar.core.refusal import Code, Refusal
 
 
 def book_debt(draft: Draft, ask: BookDebt) -> Refusal | None:
-    """Owe an amount that no hold covers."""
+    """Book a debt that no hold covers."""
     books = draft.books
     if books.accounts.get(ask.account) is None:
         return Refusal(Code.ACCOUNT_UNKNOWN, {"account": ask.account})
@@ -37,7 +37,7 @@ def book_debt(draft: Draft, ask: BookDebt) -> Refusal | None:
 
 
 def repay_debt(draft: Draft, ask: RepayDebt) -> Refusal | None:
-    """Repay what can be repaid now."""
+    """Repay as much debt as credits allow now."""
     repay(draft, draft.now)
     return None
 
@@ -56,13 +56,13 @@ def absorb_debt(draft: Draft, ask: AbsorbDebt) -> Refusal | None:
 
 
 def repay(draft: Draft, at: Instant) -> None:
-    """Repay debts, the oldest first, from what their accounts can spend; effective at `at`."""
+    """Repay debts, oldest first, from what their accounts can spend; effective at `at`."""
     for _, debt in list(draft.books.index(DEBTS).since()):
         _repay_one(draft, require(draft.books.debts, debt), at)
 
 
 def repay_if_credited(draft: Draft, at: Instant) -> None:
-    """Repay debts if credits became available since this was last asked."""
+    """Repay debts if credits became available since the last repayment."""
     if draft.credited:
         draft.credited = False
         repay(draft, at)
@@ -89,7 +89,7 @@ def _repay_one(draft: Draft, debt: Debt, at: Instant) -> None:
 
 
 def _owed_for(draft: Draft, debt: Debt, amount: Micros) -> list[tuple[ChargeId, Micros]]:
-    """The charges that `amount` of a hold's debt is owed for, the oldest first."""
+    """The charges that `amount` of a hold's debt belongs to, oldest first."""
     if debt.hold is None:
         return []
     owed: list[tuple[ChargeId, Micros]] = []
@@ -103,7 +103,7 @@ def _owed_for(draft: Draft, debt: Debt, amount: Micros) -> list[tuple[ChargeId, 
 
 
 def _paid(owed: list[tuple[ChargeId, Micros]], parts: Parts) -> Iterator[Paid]:
-    """Which grants pay for which charge, in order."""
+    """Assign the repaying credits to the charges they pay for, in order."""
     left = dict(parts)
     for charge, amount in owed:
         spent = take_first(left, amount)
@@ -112,7 +112,7 @@ def _paid(owed: list[tuple[ChargeId, Micros]], parts: Parts) -> Iterator[Paid]:
 
 
 def _terms_of(draft: Draft, debt: Debt) -> tuple[Context, Micros, dict[GrantId, Micros]]:
-    """What a debt is for, the running total its share caps look at, and what is on them."""
+    """The context of a debt, the total for its share caps, and what counts against the caps."""
     if debt.hold is None:
         charged = {draw.grant: draw.charged for draw in debt.draws}
         return NO_CONTEXT, debt.total, charged

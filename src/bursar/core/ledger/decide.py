@@ -1,4 +1,4 @@
-"""What the rules say to a command: events, or a refusal."""
+"""The entry points of the ledger's rules: each command becomes events or a refusal."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -91,18 +91,18 @@ RULES: Final[Mapping[type[Any], Rule]] = MappingProxyType(
 
 
 def decide(books: Books, command: Command, now: Instant) -> tuple[Event, ...] | Refusal:
-    """The whole effect of a command at `now`, or why there is none. The books are as before.
+    """All events that a command causes at `now`, or a refusal. The books are unchanged.
 
-    Raises `NotLoaded` when partly loaded books lack what must be looked at.
+    Raises `NotLoaded` if partly loaded books lack a row that the decision reads.
     """
     with books.trial():
         return _decide(books, command, now)
 
 
 def perform(books: Books, command: Command, now: Instant) -> tuple[Event, ...] | Refusal:
-    """Decide and apply: the same as to decide and then to evolve by each event.
+    """Decide and apply: equal to `decide` followed by `evolve` for each event.
 
-    The indexes then stand at `now`, which is when the events were recorded.
+    The clock of the books is then at `now`, when the events are recorded.
     """
     with books.trial() as trial:
         outcome = _decide(books, command, now)
@@ -112,7 +112,7 @@ def perform(books: Books, command: Command, now: Instant) -> tuple[Event, ...] |
 
 
 def catch_up_books(books: Books, now: Instant) -> tuple[Event, ...]:
-    """Apply all that is due by `now`: events recorded at an instant come after what is due."""
+    """Apply everything due by `now`: due events precede events recorded at that instant."""
     with books.trial() as trial:
         events = tuple(draft_at(books, now).events)
         trial.keep()
@@ -130,6 +130,6 @@ def _decide(books: Books, command: Command, now: Instant) -> tuple[Event, ...] |
 
 @contextmanager
 def view_at(books: Books, now: Instant) -> Iterator[Books]:
-    """The books at `now`, with all that has fallen due, for the length of the context."""
+    """A context with the books as of `now`: all due events are applied, and undone after it."""
     with books.trial():
         yield draft_at(books, now).books

@@ -1,4 +1,4 @@
-"""A decision in the making: books on trial, and the events decided so far."""
+"""A decision in progress: books on trial, and the events decided so far."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -30,7 +30,7 @@ MOVED: Final = Compartment.MOVED
 
 
 class Draft:
-    """The events of a command so far. It changes the books as it goes: run it inside a trial."""
+    """The events of a command so far. Recording one changes the books, so use it inside a trial."""
 
     def __init__(self, books: Books, now: Instant) -> None:
         self.books: Final = books
@@ -40,7 +40,7 @@ class Draft:
         self.credited = False  # whether credits became available since debts were last repaid
 
     def record(self, event: Event) -> None:
-        """Add an event to the decision and apply it; expired grants that it changes lapse first."""
+        """Add an event and apply it. Expired grants that the event changes lapse first."""
         books = self.books
         if not isinstance(event, (GrantLapsed, RecurrenceTurned)):
             grants = {posting.grant for posting in event.postings}
@@ -64,8 +64,9 @@ class Draft:
     def _with_effect(self, event: HoldChanged, old: Hold | None, whole: Hold | None) -> HoldChanged:
         """The event with the totals of its hold and the changes of the hold's claims on budgets.
 
-        The books have evolved by the event but for these claims, which change here: to work the
-        hold out before would double the cost. A lot also changes the claim of the whole.
+        The event itself is already applied; the changes of claims are applied here, because
+        computing the hold twice would double the cost. Taking a lot also changes the claim of the
+        array's hold.
         """
         new = require(self.books.holds, event.hold)
         applying = self.applying_to(new)
@@ -80,7 +81,7 @@ class Draft:
     def applying(
         self, account: AccountId, user: UserId, capped_key: UserId | None
     ) -> list[ApplicableBudget]:
-        """The budgets that apply to usage of `user` in `account`, asked for by a key."""
+        """The budgets that apply to usage of `user` in `account`, requested with `capped_key`."""
         return budgets_on(self.books, account, user, capped_key)
 
     def applying_to(self, hold: Hold) -> list[ApplicableBudget]:
@@ -88,7 +89,7 @@ class Draft:
         return self.applying(hold.terms.account, hold.terms.user, hold.terms.capped_key)
 
     def lapse(self, grant_id: GrantId) -> None:
-        """Record that a grant has expired, if it has and that is not recorded yet."""
+        """Record the lapse of a grant, if it has expired and this is not recorded yet."""
         grant = self.books.grants.get(grant_id)
         if grant is None or grant.available == 0 or self.books.clock < grant.terms.expires_at:
             return
@@ -96,7 +97,7 @@ class Draft:
         self.record(GrantLapsed(at=self.now, grant=grant_id, postings=(lapse,)))
 
     def drawn(self, hold: Hold) -> list[tuple[Draw, Grant]]:
-        """The draws of a hold with their grants, in spend order as it is now."""
+        """The draws of a hold with their grants, in current spend order."""
         pairs = [(draw, require(self.books.grants, draw.grant)) for draw in hold.draws]
         if len(pairs) < 2:
             return pairs
@@ -109,7 +110,7 @@ class Draft:
         context: Context,
         counted: Mapping[GrantId, Micros],
     ) -> Iterator[Source]:
-        """The spendable grants in spend order, lazily; `counted` is what is on their caps."""
+        """The spendable grants in spend order, lazily. `counted` counts against their caps."""
         for grant in self.books.spendable(path, context):
             yield Source(grant, grant.available, counted.get(grant.terms.id, 0))
 
@@ -133,7 +134,7 @@ def issue_posting(terms: GrantTerms) -> Posting:
 
 
 def return_posting(grant: Grant, amount: Micros, at: Instant) -> Posting:
-    """Where held credits land that come back unused at `at` (L10, L11)."""
+    """The posting for held credits that return unused at `at` (L10, L11)."""
     if grant.withdrawn:
         target = REVOKED
     elif at >= grant.terms.expires_at:

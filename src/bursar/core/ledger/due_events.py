@@ -1,7 +1,7 @@
-"""What happens by itself: holds reach their limit, recurrences turn, starting grants repay debt.
+"""Events that time causes: holds expire, recurrences issue grants, starting grants repay debt.
 
-Everything due is brought about before a command is looked at, in order of its instant and effective
-then. So nothing hangs on a sweeper having run.
+All due events happen before a command is decided, ordered by their instant and effective then.
+Correctness therefore does not depend on the sweeper.
 """
 
 from collections import deque
@@ -28,7 +28,7 @@ class _Due(NamedTuple):
 
 
 def draft_at(books: Books, now: Instant) -> Draft:
-    """A draft in whose books all that is due by `now` has happened."""
+    """A draft whose books contain everything that is due by `now`."""
     if now < books.header.now:
         fail_invariant("time went back", now=now, last=books.header.now)
     draft = Draft(books, now)
@@ -37,7 +37,7 @@ def draft_at(books: Books, now: Instant) -> Draft:
 
 
 def catch_up(draft: Draft) -> None:
-    """Bring about all that is due by now."""
+    """Record all events that are due by now."""
     books = draft.books
     if draft.now < books.quiet_until:
         books.advance(draft.now)
@@ -58,13 +58,13 @@ def catch_up(draft: Draft) -> None:
 
 
 def _next_at(books: Books) -> Instant:
-    """When something happens by itself next, as the books are now."""
+    """The instant of the next due event, or NEVER."""
     firsts = [books.index(name).first() for name in (TURNS, LIMITS, WAITING, ENDING)]
     return min([key[0] for key in firsts if key is not None], default=NEVER)
 
 
 def _starts(draft: Draft) -> deque[_Due]:
-    """The grants that have started since the last event and may repay debt, the earliest first."""
+    """The grants that have started since the last event and may repay debt, earliest first."""
     books = draft.books
     if books.index(DEBTS).first() is None:
         return deque()
@@ -73,7 +73,7 @@ def _starts(draft: Draft) -> deque[_Due]:
 
 
 def _next_due(draft: Draft, starts: deque[_Due]) -> _Due | None:
-    """The first thing that happens by itself at or before now."""
+    """The first due event at or before now; None if there is none."""
     books, bound = draft.books, (draft.now + 1,)
     candidates = [starts[0]] if starts else []
     for rank, name in enumerate((TURNS, LIMITS)):
@@ -84,7 +84,7 @@ def _next_due(draft: Draft, starts: deque[_Due]) -> _Due | None:
 
 
 def return_postings(draft: Draft, hold: Hold, at: Instant) -> tuple[Posting, ...]:
-    """The postings that return all that is open, the last in spend order first."""
+    """The postings that return everything open, in reverse spend order."""
     return tuple(
         return_posting(grant, draw.open, at)
         for draw, grant in reversed(draft.drawn(hold))
@@ -93,7 +93,7 @@ def return_postings(draft: Draft, hold: Hold, at: Instant) -> tuple[Posting, ...
 
 
 def close_hold(draft: Draft, hold: Hold, why: Closing, at: Instant) -> None:
-    """Return all that is open and close the hold."""
+    """Return everything that is open and close the hold."""
     postings = return_postings(draft, hold, at)
     draft.record(
         HoldClosed(at=draft.now, hold=hold.terms.id, why=why, closed_at=at, postings=postings)
@@ -101,7 +101,7 @@ def close_hold(draft: Draft, hold: Hold, why: Closing, at: Instant) -> None:
 
 
 def new_id(table: Table[Any, Any], parent: str, label: str) -> str:
-    """The id of something that follows from `parent`; another one if a caller has taken it."""
+    """An id derived from `parent`. If a caller has used it, the next derived id."""
     candidate = derive_id(parent, label)
     while table.get(candidate) is not None:
         candidate = derive_id(candidate, "taken")
@@ -109,7 +109,7 @@ def new_id(table: Table[Any, Any], parent: str, label: str) -> str:
 
 
 def turn_recurrence(draft: Draft, recurrence: Recurrence, at: Instant) -> None:
-    """End a period: what is left lapses, the next period's credits are issued (L20)."""
+    """End a period: the rest lapses, and the credits of the next period are issued (L20)."""
     ended = [
         grant
         for grant in (require(draft.books.grants, grant) for grant in recurrence.grants)

@@ -1,7 +1,7 @@
-"""What happened: immutable, complete, and all that is ever stored of a change.
+"""The events of an org: immutable and complete. Only events are stored as the record of a change.
 
-An event carries its whole effect (postings, draws, counters), so that `evolve` decides nothing and
-a ledger rebuilt from its events is the ledger.
+An event contains its whole effect (postings, draws, counters). `evolve` therefore decides nothing,
+and books rebuilt from events equal the original books.
 """
 
 from enum import StrEnum
@@ -40,7 +40,7 @@ from bursar.core.value import value
 
 @value
 class Posting:
-    """An amount that moves from one compartment of a grant to another; from None when issued."""
+    """An amount that moves between compartments of a grant; the source of new credits is None."""
 
     grant: GrantId
     source: Compartment | None
@@ -51,16 +51,16 @@ class Posting:
 
 @value
 class Event:
-    """Something that happened to one org, recorded at `at`."""
+    """A change to one org, recorded at `at`."""
 
     at: Instant
-    due_at: Instant | None = None  # when it happened by itself, if that was before
+    due_at: Instant | None = None  # when it was due, if that was before `at`
     postings: tuple[Posting, ...] = ()
 
 
 @value
 class HoldChanged(Event):
-    """What a hold can spend changed, and with it what it claims of the budgets above it."""
+    """A change to what a hold can spend, with the resulting changes of its claims on budgets."""
 
     hold: HoldId
     claims: tuple[ClaimChange, ...] = ()
@@ -70,21 +70,21 @@ class HoldChanged(Event):
 
 @value
 class AccountAdded(Event):
-    """The tree has a new account."""
+    """An account was added to the tree."""
 
     account: Account
 
 
 @value
 class UserAdded(Event):
-    """The org has a new principal."""
+    """A user was added to the org."""
 
     user: UserId
 
 
 @value
 class SettingSet(Event):
-    """A setting of the org was stored, or dropped if there is no body."""
+    """A setting of the org was stored, or deleted if `body` is None."""
 
     kind: str
     id: SettingId
@@ -93,7 +93,7 @@ class SettingSet(Event):
 
 @value
 class JobStepped(Event):
-    """A job took a step of its life; no credits move by it, others say what did."""
+    """A job changed its state. No credits move; other events record that."""
 
     job: JobId
     why: str  # a stable word, such as submitted, started, preempted
@@ -103,26 +103,26 @@ class JobStepped(Event):
     exit_code: int | None = None
     spent: Micros = 0  # of its hold so far
     held: Micros = 0  # and what is still set aside
-    end_class: str | None = None  # who answers for the attempt's end, if that was corrected
+    end_class: str | None = None  # the corrected end class of the attempt, if it was corrected
 
 
 @value
 class PolicySet(Event):
-    """The org's bounds are now these."""
+    """The org's limits were set."""
 
     policy: OrgPolicy
 
 
 @value
 class TierSet(Event):
-    """The org is now of this tier."""
+    """The org's tier was set."""
 
     tier: str
 
 
 @value
 class PriceSet(Event):
-    """The org's own prices have a new version."""
+    """A version was added to the org's own prices."""
 
     version: PriceVersion
 
@@ -136,14 +136,14 @@ class GrantIssued(Event):
 
 @value
 class GrantLapsed(Event):
-    """An expiry was written down."""
+    """The expiry of a grant was recorded."""
 
     grant: GrantId
 
 
 @value
 class GrantExtended(Event):
-    """A grant now expires later."""
+    """The expiry of a grant was moved to a later instant."""
 
     grant: GrantId
     expires_at: Instant
@@ -151,7 +151,7 @@ class GrantExtended(Event):
 
 @value
 class GrantRevoked(Event):
-    """What was available was taken back; `voided` if the grant is as never issued."""
+    """The available credits were revoked; `voided` if the grant counts as never issued."""
 
     grant: GrantId
     voided: bool
@@ -159,7 +159,7 @@ class GrantRevoked(Event):
 
 @value
 class CreditsMoved(Event):
-    """Credits went to another account as a new grant."""
+    """Credits were transferred to another account as a new grant."""
 
     grant: GrantId
     terms: GrantTerms
@@ -167,14 +167,14 @@ class CreditsMoved(Event):
 
 @value
 class RecurrenceStarted(Event):
-    """A grant will be issued again and again."""
+    """A recurring grant was created."""
 
     recurrence: Recurrence
 
 
 @value
 class RecurrenceTurned(Event):
-    """A period ended: what was left lapsed, the next period's credits were issued."""
+    """A period ended: the rest lapsed, and the next period's credits were issued."""
 
     recurrence: RecurrenceId
     turned_at: Instant
@@ -185,14 +185,14 @@ class RecurrenceTurned(Event):
 
 @value
 class RecurrenceStopped(Event):
-    """Nothing more will be issued."""
+    """A recurring grant was stopped."""
 
     recurrence: RecurrenceId
 
 
 @value
 class HoldOpened(HoldChanged):
-    """Credits were set aside."""
+    """Credits were reserved."""
 
     terms: HoldTerms
     expires_at: Instant
@@ -202,16 +202,16 @@ class HoldOpened(HoldChanged):
 
 @value
 class HoldDivided(HoldChanged):
-    """A hold that was just opened is an array's: it is there to be taken out in lots."""
+    """A new hold was divided into lots for the elements of an array."""
 
     lots: Lots
 
 
 @value
 class LotTaken(HoldChanged):
-    """A lot was taken out of the hold of an array: `hold` is a new one, and has what is in `parts`.
+    """A lot was taken out of the hold of an array: `hold` is the new hold, with the draws `parts`.
 
-    No posting: what was held by the one is held by the other.
+    There is no posting: the credits stay in the compartment `held`.
     """
 
     lot_of: HoldId
@@ -224,19 +224,19 @@ class LotTaken(HoldChanged):
 
 @value
 class LotsDropped(HoldChanged):
-    """No more lots will be taken out of the hold of an array; what was left went back."""
+    """The remaining lots of an array's hold were dropped and their credits returned."""
 
 
 @value
 class HoldExtended(HoldChanged):
-    """A hold has more credits, a later limit, or both."""
+    """A hold got more credits, a later expiry, or both."""
 
     expires_at: Instant
 
 
 @value
 class HoldRedrawn(HoldChanged):
-    """An attempt started; what is open was drawn again for its GPU type."""
+    """An attempt started; the open part was drawn again for its GPU type."""
 
     attempt: int
     meter: Meter
@@ -244,7 +244,7 @@ class HoldRedrawn(HoldChanged):
 
 @value
 class HoldReduced(HoldChanged):
-    """A part of what was open went back."""
+    """A part of the open credits was returned."""
 
 
 class Closing(StrEnum):
@@ -257,7 +257,7 @@ class Closing(StrEnum):
 
 @value
 class HoldClosed(HoldChanged):
-    """A hold ended and keeps nothing."""
+    """A hold was closed and everything open was returned."""
 
     why: Closing
     closed_at: Instant
@@ -294,7 +294,7 @@ class ChargeReversed(Event):
 
 @value
 class Shrunk:
-    """What was taken off a charge, so that it cannot be reversed as well."""
+    """What a refund of lost work takes off one charge, so that it cannot be reversed again."""
 
     charge: ChargeId
     usage: Micros = 0
@@ -305,7 +305,7 @@ class Shrunk:
 
 @value
 class WorkGivenBack(HoldChanged):
-    """Lost work was taken off what an attempt was charged."""
+    """Lost work was refunded: the charges of an attempt were reduced."""
 
     attempt: int
     meter: Meter
@@ -318,7 +318,7 @@ class WorkGivenBack(HoldChanged):
 
 @value
 class EndCorrected(Event):
-    """An operator said who answers for the end of an attempt; others say what moves by it."""
+    """An operator corrected the end class of an attempt. Other events move the credits."""
 
     hold: HoldId
     attempt: int
@@ -335,7 +335,7 @@ class DebtBooked(Event):
 
 @value
 class Paid:
-    """A part of a debt that was paid or written off, and the charge it was owed for."""
+    """A part of a debt that was repaid or written off, and the charge it belongs to."""
 
     charge: ChargeId
     owed: Micros
@@ -344,7 +344,7 @@ class Paid:
 
 @value
 class DebtRepaid(Event):
-    """Credits that became available paid usage that was owed."""
+    """Credits that became available repaid a debt."""
 
     debt: DebtId
     amount: Micros
@@ -362,7 +362,7 @@ class DebtAbsorbed(Event):
 
 @value
 class BudgetSet(Event):
-    """A budget is new, or has a new limit."""
+    """A budget was created or changed."""
 
     budget: Budget
     claims: tuple[ClaimChange, ...] = ()  # of the open holds; empty when the budget existed before
@@ -370,14 +370,14 @@ class BudgetSet(Event):
 
 @value
 class BudgetDropped(Event):
-    """A budget limits no more."""
+    """A budget was deleted."""
 
     budget: BudgetId
 
 
 @value
 class ThresholdCrossed(Event):
-    """What was charged in a period reached a threshold of a budget; reported once."""
+    """The charges of a period reached a threshold of a budget. Recorded once."""
 
     budget: BudgetId
     user: UserId | None

@@ -1,7 +1,7 @@
-"""Making an event true: the one place where the books change, live, on rebuild and in simulation.
+"""Applies events to the books: the only place where they change, live, on rebuild and simulated.
 
-Nothing is decided here. An event that contradicts the books breaks an invariant, and then nothing
-of it may be kept.
+It decides nothing. An event that contradicts the books raises `InvariantBroken`, and the caller
+must discard the books.
 """
 
 from collections.abc import Callable
@@ -72,7 +72,7 @@ SPENT = Compartment.SPENT
 
 
 def evolve(books: Books, event: Event) -> None:
-    """Apply an event to the books, with their indexes at the instant at which it happened."""
+    """Apply an event to the books, after moving their clock to the instant at which it happened."""
     books.advance(event.at if event.due_at is None else event.due_at)
     header = books.header
     if event.at < header.now:
@@ -140,7 +140,7 @@ def _(event: SettingSet, books: Books) -> None:
 
 @_applies(JobStepped, EndCorrected)
 def _(event: JobStepped | EndCorrected, books: Books) -> None:
-    """Nothing: it is told for its own sake."""
+    """No effect on the books: the event is a record for readers."""
 
 
 @_applies(PolicySet)
@@ -219,7 +219,7 @@ def _(event: LotTaken, books: Books) -> None:
 
 
 def _change_hold(event: HoldChanged, books: Books) -> Hold:
-    """Let the hold, and what it claims of budgets, be as the event says."""
+    """Update the hold and its claims on budgets."""
     hold = hold_after(event, books.holds.get(event.hold))
     books.put_hold(hold)
     if event.claims:
@@ -331,7 +331,7 @@ def _(event: DebtAbsorbed, books: Books) -> None:
 
 
 def _pay(books: Books, paid: tuple[Paid, ...]) -> None:
-    """Let charges owe less, and have been paid by what paid it."""
+    """Reduce the debt of charges and record which grants paid it."""
     for part in paid:
         record = require(books.charges, part.charge)
         spent = dict(record.spent)
@@ -373,7 +373,7 @@ def _(event: ThresholdCrossed, books: Books) -> None:
 
 
 def change_claims(books: Books, claims: tuple[ClaimChange, ...]) -> None:
-    """Let open holds claim more or less of budgets."""
+    """Change what open holds claim of budgets."""
     for change in claims:
         counter = (change.budget, change.user)
         books.claims.put(counter, (books.claims.get(counter) or 0) + change.full)
@@ -405,7 +405,7 @@ def _spent_by(postings: tuple[Posting, ...]) -> tuple[tuple[GrantId, Micros], ..
 
 
 def _spend(books: Books, account: AccountId, postings: tuple[Posting, ...], at: Instant) -> None:
-    """Count what an account's usage spent (or got back) in all accounts above it."""
+    """Add the amount spent (or refunded) to the account and all accounts above it."""
     amount = 0
     for posting in postings:
         if posting.target is SPENT:

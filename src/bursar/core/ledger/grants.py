@@ -1,4 +1,4 @@
-"""Creating credits, and correcting what was created (L2, L11, L20)."""
+"""Issues credits; extends, revokes, voids and transfers grants (L2, L11, L20)."""
 
 from itertools import islice
 
@@ -33,7 +33,7 @@ from bursar.core.value import replace
 
 
 def issue(draft: Draft, ask: Issue) -> Refusal | None:
-    """Create credits."""
+    """Issue credits."""
     books, now = draft.books, draft.now
     starts_at = now if ask.starts_at is None else ask.starts_at
     if refusal := _unknown_account(draft, ask.account, ask.policy):
@@ -66,7 +66,7 @@ def issue(draft: Draft, ask: Issue) -> Refusal | None:
 
 
 def start_recurrence(draft: Draft, ask: StartRecurrence) -> Refusal | None:
-    """Issue again and again; the first period's grant at once if it starts now."""
+    """Create a recurring grant; issue the first period at once if it starts now."""
     starts_at = draft.now if ask.starts_at is None else ask.starts_at
     if refusal := _unknown_account(draft, ask.account, ask.policy):
         return refusal
@@ -101,7 +101,7 @@ def start_recurrence(draft: Draft, ask: StartRecurrence) -> Refusal | None:
 
 
 def stop_recurrence(draft: Draft, ask: StopRecurrence) -> Refusal | None:
-    """Issue nothing more."""
+    """Stop a recurring grant."""
     recurrence = draft.books.recurrences.get(ask.recurrence)
     if recurrence is None:
         return Refusal(Code.RECURRENCE_UNKNOWN, {"recurrence": ask.recurrence})
@@ -111,7 +111,7 @@ def stop_recurrence(draft: Draft, ask: StopRecurrence) -> Refusal | None:
 
 
 def extend_grant(draft: Draft, ask: ExtendGrant) -> Refusal | None:
-    """Let a grant expire later."""
+    """Move the expiry of a grant to a later instant."""
     grant = draft.books.grants.get(ask.grant)
     if grant is None:
         return Refusal(Code.GRANT_UNKNOWN, {"grant": ask.grant})
@@ -127,7 +127,7 @@ def extend_grant(draft: Draft, ask: ExtendGrant) -> Refusal | None:
 
 
 def revoke_grant(draft: Draft, ask: RevokeGrant) -> Refusal | None:
-    """Take back what is available."""
+    """Revoke the available credits."""
     grant = draft.books.grants.get(ask.grant)
     if grant is None:
         return Refusal(Code.GRANT_UNKNOWN, {"grant": ask.grant})
@@ -141,7 +141,7 @@ def revoke_grant(draft: Draft, ask: RevokeGrant) -> Refusal | None:
 
 
 def void_grant(draft: Draft, ask: VoidGrant) -> Refusal | None:
-    """Undo a grant of which nothing was used."""
+    """Undo a grant of which nothing is used."""
     grant = draft.books.grants.get(ask.grant)
     if grant is None:
         return Refusal(Code.GRANT_UNKNOWN, {"grant": ask.grant})
@@ -197,7 +197,7 @@ def transfer(draft: Draft, ask: Transfer) -> Refusal | None:
 
 
 def lapse(draft: Draft, ask: Lapse) -> Refusal | None:
-    """Write expiries down, the earliest first."""
+    """Record expiries, earliest first."""
     for _, grant in list(islice(draft.books.index(EXPIRED).since(), ask.most)):
         draft.lapse(grant)
     return None
@@ -218,7 +218,7 @@ def _too_much(draft: Draft, amount: Micros) -> Refusal | None:
 
 
 def _dead(draft: Draft, grant: Grant) -> Refusal | None:
-    """Why nothing can be done with a grant any more, if so."""
+    """The refusal for a grant that was revoked or has expired; None for a usable one."""
     if grant.withdrawn:
         return Refusal(Code.GRANT_REVOKED, {"grant": grant.terms.id})
     if draft.now >= grant.terms.expires_at:

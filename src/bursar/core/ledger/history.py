@@ -1,8 +1,9 @@
-"""The books as they were: as of one instant, as known at another (L12).
+"""Past states of grants: as of one instant, as known at another (L12).
 
-Every posting has the instant it took effect and the instant it was recorded. A view takes the
-postings that were known and had taken effect; expiry is a matter of the instant looked at and not
-of whether a lapse had been written. Every such view adds up and has no negative compartment.
+Every posting has the instant at which it took effect and the instant at which it was recorded. A
+view sums the postings that were known and had taken effect. Expiry follows from the instant of the
+view, whether or not the lapse had been recorded. In every view the compartments add up and none is
+negative.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +21,7 @@ from bursar.core.value import replace, value
 
 @value
 class GrantView:
-    """What was in a grant's compartments, at the instant looked at."""
+    """The compartments of a grant at the instant of the view."""
 
     terms: GrantTerms
     parts: Mapping[Compartment, Micros]
@@ -44,8 +45,9 @@ def view_grants(
 ) -> dict[GrantId, GrantView]:
     """Every grant that existed at `at`, as of `at`, as known at `known_at`.
 
-    `events` may begin after a number if `start` is what was recorded up to it, no later than `at`.
-    With an `account`, only its own grants: all that is said of others may be left out.
+    `events` may start in the middle if `start` is the state before them and that state is no later
+    than `at`. With an `account`, only its own grants are returned, and events about others may be
+    omitted.
     """
     terms, parts = _folded(events, at, known_at, start, account)
     return {
@@ -58,7 +60,7 @@ def view_grants(
 def fold_grants(
     events: Iterable[Event], start: Mapping[GrantId, GrantView] = NO_VIEWS
 ) -> dict[GrantId, GrantView]:
-    """Every grant as events left it, going on from `start`: what has expired unnoticed included."""
+    """Every grant after the events, starting from `start`; unrecorded expiries do not count."""
     terms, parts = _folded(events, NEVER, NEVER, start)
     return {
         grant: GrantView(terms=terms[grant], parts=compartments)
@@ -73,11 +75,11 @@ def _folded(
     start: Mapping[GrantId, GrantView],
     account: AccountId | None = None,
 ) -> tuple[dict[GrantId, GrantTerms], dict[GrantId, dict[Compartment, Micros]]]:
-    """The terms and compartments of grants after what was known and had taken effect."""
+    """The terms and compartments of grants after the postings that were known and effective."""
     terms = {grant: view.terms for grant, view in start.items()}
     parts = {grant: dict(view.parts) for grant, view in start.items()}
 
-    def is_told(grant: GrantId) -> bool:
+    def is_included(grant: GrantId) -> bool:
         return account is None or grant in terms
 
     for event in events:
@@ -87,16 +89,16 @@ def _folded(
             if account is None or account == new.account:
                 terms[new.id] = new
                 parts[new.id] = dict.fromkeys(Compartment, 0)
-        if isinstance(event, GrantExtended) and event.at <= at and is_told(event.grant):
+        if isinstance(event, GrantExtended) and event.at <= at and is_included(event.grant):
             terms[event.grant] = replace(terms[event.grant], expires_at=event.expires_at)
         for posting in event.postings:
-            if posting.effective_at <= at and is_told(posting.grant):
+            if posting.effective_at <= at and is_included(posting.grant):
                 _post(parts[posting.grant], posting)
     return terms, parts
 
 
 def sum_owned(views: Mapping[GrantId, GrantView], account: AccountId) -> dict[Compartment, Micros]:
-    """The compartments of one account's grants in a view, summed."""
+    """The sum of the compartments of one account's grants in a view."""
     mine = [view.parts for view in views.values() if view.terms.account == account]
     return {part: sum(parts[part] for parts in mine) for part in Compartment}
 

@@ -1,7 +1,7 @@
-"""What an event makes of its hold: its draws, its totals, its meters.
+"""Computes the state of a hold after an event: its draws, totals and meters.
 
-Apart from the books, so that a decision can tell how a hold will be and write what follows from
-that into the event.
+Separate from the books, so that a decision can compute the hold and write the consequences into the
+event.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ AVAILABLE, HELD, SPENT = Compartment.AVAILABLE, Compartment.HELD, Compartment.SP
 
 
 def hold_after(event: HoldChanged, hold: Hold | None) -> Hold:
-    """The hold as the event leaves it; `hold` is how it was, None before it was opened."""
+    """The hold after the event; `hold` is the previous state, None if the event opens it."""
     if isinstance(event, HoldOpened):
         invariant(hold is None, "a hold exists already", hold=event.hold)
         hold = Hold(terms=event.terms, expires_at=event.expires_at, rate=event.rate)
@@ -51,7 +51,7 @@ def hold_after(event: HoldChanged, hold: Hold | None) -> Hold:
 
 
 def _changes(event: HoldChanged, hold: Hold) -> dict[str, Any]:
-    """What changes besides the draws."""
+    """The changed fields, except for the draws."""
     if isinstance(event, ChargeBooked):
         return {
             "used": hold.used + event.amount,
@@ -80,7 +80,7 @@ def _changes(event: HoldChanged, hold: Hold) -> dict[str, Any]:
 
 
 def _lot(event: LotTaken) -> Hold:
-    """A lot as it is taken out."""
+    """The hold that a new lot is."""
     draws = tuple(Draw(grant=grant, drawn=amount) for grant, amount in event.parts)
     return Hold(
         terms=event.terms,
@@ -93,14 +93,14 @@ def _lot(event: LotTaken) -> Hold:
 
 
 def _no_more(hold: Hold) -> Lots:
-    """The lots of an array's hold when those that are out are all that there will be."""
+    """The lots of an array's hold after the remaining ones were dropped."""
     if hold.lots is None:
         fail_invariant("a hold has no lots", hold=hold.terms.id)
     return replace(hold.lots, count=hold.lots.taken)
 
 
 def without_lot(hold: Hold, event: LotTaken) -> Hold:
-    """The hold of an array once a lot was taken out of it."""
+    """The hold of an array after a lot was taken out of it."""
     lots = hold.lots
     if lots is None or lots.taken != event.number:
         fail_invariant("another lot is next", hold=hold.terms.id, number=event.number)
@@ -117,14 +117,14 @@ def without_lot(hold: Hold, event: LotTaken) -> Hold:
 
 
 def _metered(hold: Hold, attempt: int | None, meter: Meter | None) -> tuple[tuple[int, Meter], ...]:
-    """The meters with an attempt's new one; they stay in the order in which attempts started."""
+    """The meters with an attempt's new one, in the order in which attempts started."""
     if attempt is None or meter is None:
         return hold.meters
     return tuple({**dict(hold.meters), attempt: meter}.items())
 
 
 def reverse_on(hold: Hold, undone: dict[GrantId, Micros], forgiven: Micros) -> Hold:
-    """The hold once so much of its charges was undone; the operator absorbs what is forgiven."""
+    """The hold after a part of its charges was reversed; forgiven debt counts as absorbed."""
     draws = tuple(
         replace(draw, undone=draw.undone + undone.get(draw.grant, 0)) for draw in hold.draws
     )
@@ -136,7 +136,7 @@ def apply_postings(
     postings: tuple[Posting, ...],
     own: tuple[tuple[GrantId, Micros], ...] = (),
 ) -> tuple[Draw, ...]:
-    """The draws after credits moved; `own` is what a late charge took of what was returned."""
+    """The draws after postings; `own` is what a late charge took of returned credits."""
     after = {draw.grant: draw for draw in draws}
     for posting in postings:
         move = _MOVES.get((posting.source, posting.target))

@@ -1,4 +1,4 @@
-"""Setting credits aside, and what can be done with them but spend them (L5, L6, M1)."""
+"""Opens, extends, redraws, refunds and releases holds; charges are in `charges` (L5, L6, M1)."""
 
 from collections.abc import Iterator, Mapping
 from heapq import merge
@@ -44,7 +44,7 @@ Rates: TypeAlias = tuple[tuple[str, Micros], ...]  # GPU type → micro-credits 
 
 
 class Funding(NamedTuple):
-    """How a hold can be had: for which types, at what rate at most, from which grants."""
+    """How a hold can be paid: GPU types, their rates, the highest rate, and the grants."""
 
     context: Context
     rates: Rates
@@ -53,7 +53,7 @@ class Funding(NamedTuple):
 
 
 def reserve(draft: Draft, ask: Reserve) -> Refusal | None:
-    """Hold the whole amount or nothing."""
+    """Hold the whole amount, or refuse."""
     if refusal := next(_faults(draft, ask), None):
         return refusal
     priced = find_prices(draft.books, ask.context, draft.now)
@@ -101,7 +101,7 @@ def _divide_into_lots(draft: Draft, ask: Reserve, funding: Funding) -> None:
 
 
 def _faults(draft: Draft, ask: Reserve) -> Iterator[Refusal]:
-    """What is wrong with the request itself, in order of precedence."""
+    """Refusals because of the request itself, by precedence."""
     books, now = draft.books, draft.now
     if books.accounts.get(ask.account) is None:
         yield Refusal(Code.ACCOUNT_UNKNOWN, {"account": ask.account})
@@ -119,7 +119,7 @@ def _faults(draft: Draft, ask: Reserve) -> Iterator[Refusal]:
 
 
 def _until(draft: Draft, ask: Reserve) -> Instant:
-    """The limit of a hold that is opened now."""
+    """The expiry of a hold that is opened now."""
     if ask.expires_at is not None:
         return ask.expires_at
     lasts = _longest(draft.books, ask) if ask.ttl is None else ask.ttl
@@ -129,7 +129,8 @@ def _until(draft: Draft, ask: Reserve) -> Instant:
 def _longest(books: Books, whose: Reserve | HoldTerms) -> int:
     """How long a hold may last, in microseconds.
 
-    The job that a context names counts for nothing here: any caller can name one (L10).
+    Only `for_job` allows the longer limit. The job id in the context does not: any caller can send
+    one (L10).
     """
     policy = books.header.policy
     return policy.job_hold_max if whose.for_job else policy.raw_hold_max
@@ -145,9 +146,9 @@ def _too_long(
 
 
 def find_prices(books: Books, context: Context, at: Instant) -> dict[str, Priced]:
-    """The prices of a context's GPU types that are known, in order of preference.
+    """The known prices of a context's GPU types, in order of preference.
 
-    The tier is the org's own; only where none is set does what the context says count.
+    The tier is the org's; the tier of the context counts only if the org has none.
     """
     own = books.header.tier
     tier = context.tier if own is None else own
@@ -163,7 +164,7 @@ def find_prices(books: Books, context: Context, at: Instant) -> dict[str, Priced
 
 
 def _fund(draft: Draft, ask: Reserve, rates: dict[str, Micros]) -> Funding | Refusal:
-    """Find the credits; of several acceptable types drop those that cannot be had (M1)."""
+    """Find the credits. GPU types that cannot be paid for are dropped (M1)."""
     if ask.run_ms is None:
         return _fund_types(draft, ask, ask.context, tuple(rates.items()))
     alone = {kind: _fund_set(draft, ask, {kind: rate}) for kind, rate in rates.items()}
@@ -183,7 +184,7 @@ def _fund_set(draft: Draft, ask: Reserve, rates: dict[str, Micros]) -> Funding |
 
 
 def _fund_types(draft: Draft, ask: Reserve, context: Context, rates: Rates) -> Funding | Refusal:
-    """The credits for one set of types: sized by the dearest, from grants that admit them all."""
+    """The credits for a set of types: sized by the highest rate, from grants that admit all."""
     claim = _claim(draft, ask, context, rates)
     if refusal := next(_objections(draft, ask, claim), None):
         return refusal
@@ -194,7 +195,7 @@ def _fund_types(draft: Draft, ask: Reserve, context: Context, rates: Rates) -> F
 
 
 def _objections(draft: Draft, ask: Reserve, claim: HoldClaim) -> Iterator[Refusal]:
-    """What stands against a hold of that size besides credits, in order of precedence."""
+    """Refusals because of the size of the hold, other than missing credits, by precedence."""
     if claim.open > AMOUNT_MAX:
         yield Refusal(Code.AMOUNT_TOO_LARGE, {"amount": claim.open, "most": AMOUNT_MAX})
     if ask.max_cost is not None and claim.open > ask.max_cost:
@@ -237,9 +238,9 @@ def _drawn(
     total: Micros,
     counted: Mapping[GrantId, Micros],
 ) -> Parts | Refusal:
-    """The available credits for an amount, in spend order; or how much is missing.
+    """Available credits for an amount, in spend order; or a refusal with what is missing.
 
-    When even whole lanes have too little, no grant is looked at one by one.
+    If the lanes together have too little, single grants are not read.
     """
     drawable = credits_in_lanes(draft.books, path, context)
     if drawable < amount:
@@ -258,9 +259,9 @@ def _held(parts: Parts, at: Instant) -> tuple[Posting, ...]:
 
 
 def refusals(draft: Draft, ask: Reserve) -> tuple[Refusal, ...]:
-    """Everything that stands against a hold on a known account, in order of precedence.
+    """All refusals of a hold on an existing account, by precedence.
 
-    Of several acceptable GPU types the cheapest is looked at.
+    Of several acceptable GPU types, the cheapest one is checked.
     """
     faults = tuple(_faults(draft, ask))
     priced = find_prices(draft.books, ask.context, draft.now)
@@ -281,7 +282,7 @@ def refusals(draft: Draft, ask: Reserve) -> tuple[Refusal, ...]:
 
 
 def open_hold(draft: Draft, hold_id: HoldId) -> Hold | Refusal:
-    """The hold, which must exist and be open."""
+    """The hold; a refusal if it does not exist or is closed."""
     hold = draft.books.holds.get(hold_id)
     if hold is None:
         return Refusal(Code.HOLD_UNKNOWN, {"hold": hold_id})
@@ -296,9 +297,9 @@ def closed_refusal(hold: Hold) -> Refusal:
 
 
 def refuse_change_of_job_hold(books: Books, ask: object) -> Refusal | None:
-    """Refuse an API caller that changes an open hold of a job (M1).
+    """Refuse a change of a job's open hold by an API client (M1).
 
-    Job handling does not make this check.
+    The service's own job handling does not make this check.
     """
     if not isinstance(ask, _CHANGING):
         return None
@@ -309,7 +310,7 @@ def refuse_change_of_job_hold(books: Books, ask: object) -> Refusal | None:
 
 
 def extend_hold(draft: Draft, ask: ExtendHold) -> Refusal | None:
-    """Hold more, last longer, or both."""
+    """Add credits to a hold, extend its expiry, or both."""
     hold = draft.books.holds.get(ask.hold)
     if hold is None:
         return Refusal(Code.HOLD_UNKNOWN, {"hold": ask.hold})
@@ -391,7 +392,7 @@ def redraw(draft: Draft, ask: Redraw) -> Refusal | None:
 
 
 def _started_at(draft: Draft, hold: Hold, ask: Redraw) -> Instant:
-    """When an attempt started: while its hold was open, whatever another clock says."""
+    """When an attempt started, clamped to the time in which its hold was open."""
     if ask.started_at is None:
         return draft.now
     latest = draft.now if hold.closed_at is None else hold.closed_at
@@ -399,7 +400,7 @@ def _started_at(draft: Draft, hold: Hold, ask: Redraw) -> Instant:
 
 
 def _redrawn(draft: Draft, hold: Hold, context: Context, amount: Micros) -> tuple[Posting, ...]:
-    """The postings that leave `amount` open, drawn in spend order as if anew."""
+    """The postings after which exactly `amount` is open, drawn in current spend order."""
     own = [(draw, grant) for draw, grant in draft.drawn(hold) if draw.open]
     candidates = _own_and_available(draft, hold, context, own)
     parts, missing = fill(candidates, amount, hold.used + amount)
@@ -424,7 +425,7 @@ def _redrawn(draft: Draft, hold: Hold, context: Context, amount: Micros) -> tupl
 def _own_and_available(
     draft: Draft, hold: Hold, context: Context, own: list[tuple[Draw, Grant]]
 ) -> Iterator[Source]:
-    """What the hold has open, even of dead grants, and what is available; in spend order."""
+    """What the hold has open, even of expired grants, and what is available, by spend order."""
     books, path = draft.books, draft.books.path(hold.terms.account)
     charged = {draw.grant: draw.charged for draw in hold.draws}
     held = {draw.grant: draw.open for draw, _ in own}
@@ -443,7 +444,7 @@ def _own_and_available(
 
 
 def release(draft: Draft, ask: Release) -> Refusal | None:
-    """Return all that is open and close."""
+    """Return everything that is open and close the hold."""
     hold = open_hold(draft, ask.hold)
     if isinstance(hold, Refusal):
         return hold
@@ -452,7 +453,7 @@ def release(draft: Draft, ask: Release) -> Refusal | None:
 
 
 def end_hold(draft: Draft, ask: EndHold) -> Refusal | None:
-    """End a hold at its limit; that has happened by itself if the limit has come."""
+    """Close a hold that has expired. Catching up has already closed it; this only checks."""
     hold = draft.books.holds.get(ask.hold)
     if hold is None:
         return Refusal(Code.HOLD_UNKNOWN, {"hold": ask.hold})

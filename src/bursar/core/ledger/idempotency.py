@@ -1,7 +1,7 @@
-"""One request, one effect: how a repeated idempotency key is answered (L7).
+"""How a repeated idempotency key is answered: the first answer again, no second effect (L7).
 
-The shell keeps, in the same transaction as the effect, each key with its command and its outcome,
-refusals decided under the org's lock included.
+The service stores each key with its command and outcome, in the transaction of the effect. It also
+stores refusals that were decided under the org's lock.
 """
 
 from dataclasses import fields
@@ -29,7 +29,7 @@ def replay(
 ) -> Reply | Refusal | None:
     """The first answer again, a refusal if the command differs, or None for a new key.
 
-    `generated_fields` are the fields whose ids Bursar generated: each request has another time.
+    `generated_fields` are the fields whose ids Bursar generated: a retry has ids with another time.
     """
     if first is None:
         return None
@@ -42,7 +42,7 @@ def replay(
 def first_difference(
     first: Command, second: Command, generated_fields: tuple[str, ...] = ()
 ) -> str | None:
-    """The first field in which two commands differ; `command` if they are not of one kind."""
+    """The first field in which two commands differ; `command` if their types differ."""
     if type(first) is not type(second):
         return "command"
     for field_ in fields(first):
@@ -53,7 +53,7 @@ def first_difference(
 
 
 def _same_but_for_time(was: object, now: object) -> bool:
-    """Whether two ids, or two values with an id, differ in the time of their making alone."""
+    """Whether two ids, or two values with an id, differ only in the time in the id."""
     if isinstance(was, PriceVersion) and isinstance(now, PriceVersion):
         return differ_only_in_time(was.id, now.id) and was == replace(now, id=was.id)
     if isinstance(was, Context) and isinstance(now, Context):

@@ -1,4 +1,4 @@
-"""Books together with the events that made them: a whole ledger in memory."""
+"""Books together with the events that produced them: a complete ledger in memory."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ from bursar.core.refusal import Refusal
 
 
 class Journal:
-    """One org's books, kept by deciding and evolving."""
+    """One org's books and events, changed by commands."""
 
     def __init__(self, prices: PriceBook | None = None) -> None:
         self.books = Books(prices)
@@ -28,7 +28,7 @@ class Journal:
 
 
 def rebuild(events: Iterable[Event], prices: PriceBook | None = None) -> Books:
-    """Books made from the events alone (L1)."""
+    """Books rebuilt from events alone (L1)."""
     books = Books(prices)
     for event in events:
         evolve(books, event)

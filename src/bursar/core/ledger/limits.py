@@ -1,16 +1,16 @@
-"""What budgets count, and what they forbid (B3, B5).
+"""What budgets count, and what they refuse (B3, B5).
 
-A budget counts in a period what was charged there and what open holds can still spend in it. The
-second part would change with every tick of the clock; summing it anew over all holds would make
-each decision cost what exists. So a hold's claim is worked out when the hold changes:
+In each period a budget counts what was charged and what open holds can still spend. The second part
+changes as time passes, and summing it over all holds would make each decision cost as much as there
+are holds. So the claim of a hold is computed only when the hold changes:
 
     full    min(open, the price of the longest period the budget can have)
     relief  how much less than that it can spend before *this* period ends
 
-`claims` keeps the sum of the full claims of all open holds, whatever the period; a period's tally
-keeps the sum of the reliefs of those that changed in it. Claims less relief is then what holds can
-spend, exact for every hold that changed in the period and never too small for the others. By how
-much both change is written into the event that changes the hold.
+`claims` holds the sum of the full claims of all open holds, for all periods. The tally of a period
+holds the sum of the reliefs of the holds that changed in it. Claims less relief is what holds can
+spend: exact for each hold that changed in the period, and never too small for the others. The event
+that changes a hold contains both differences.
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def budgets_on(
 ) -> list[ApplicableBudget]:
     """The budgets that apply to usage of `user` in `account`, in the order they are checked.
 
-    Of the key that asked for it, if it has limits of its own, its own budgets apply as well.
+    If the request was made with a capped key, the budgets of that key apply as well.
     """
     whose = (account, user, capped_key)
     applying = books.applying.get(whose)
@@ -72,7 +72,7 @@ def _gather(
 
 
 class BudgetClaim(NamedTuple):
-    """What a hold can spend of a budget: in a longest period, and how much less in a given one."""
+    """What a hold can spend of a budget in its longest period, and how much less in this one."""
 
     full: Micros
     relief: Micros
@@ -82,10 +82,10 @@ NO_CLAIM: Final = BudgetClaim(0, 0)
 
 
 def claim_of(budget: Budget, hold: HoldClaim, period: Period) -> BudgetClaim:
-    """The claim of a hold, with its relief in `period`, the present one.
+    """The claim of a hold, with its relief in `period`, the current one.
 
-    There is none before the hold has changed in it. Run time that is not paid yet counts from
-    where it began, within the period.
+    The relief is 0 until the hold changes in the period. Unpaid run time counts from its beginning,
+    if that is within the period.
     """
     if hold.milli_gpus == 0:
         return BudgetClaim(hold.open, 0)
@@ -100,7 +100,7 @@ def claim_of(budget: Budget, hold: HoldClaim, period: Period) -> BudgetClaim:
 def claim_changes(
     applying: list[ApplicableBudget], old: Hold | None, new: Hold
 ) -> tuple[ClaimChange, ...]:
-    """By how much the claims on the budgets above a hold change when it does, now."""
+    """The changes of a hold's claims on budgets when the hold changes from `old` to `new`."""
     if not applying:
         return ()
     if not new.terms.by_time:
@@ -124,7 +124,7 @@ def claim_changes(
 def _untimed_claim_changes(
     applying: list[ApplicableBudget], more: Micros, now: Instant
 ) -> tuple[ClaimChange, ...]:
-    """The changes when a hold that can be spent at any speed has more open, or less."""
+    """The changes for a hold without a rate, whose open amount changes by `more`."""
     return tuple(
         [
             ClaimChange(
@@ -144,7 +144,7 @@ def _spendable_within(hold: HoldClaim, span: int) -> Micros:
 
 
 def counted_in(books: Books, applying: ApplicableBudget, now: Instant) -> Micros:
-    """What a budget counts at `now`: charged in its period, and claimed by open holds."""
+    """What a budget counts at `now`: the charges of its period and the claims of open holds."""
     budget, user = applying
     claims = books.claims.get((budget.id, user)) or 0
     relief = 0
@@ -155,7 +155,7 @@ def counted_in(books: Books, applying: ApplicableBudget, now: Instant) -> Micros
 
 
 def charged_in(books: Books, applying: ApplicableBudget, now: Instant) -> Micros:
-    """What was charged in the period, or in the slots of the rolling window, at `now`."""
+    """The charges of the period, or of the slots of the rolling window, at `now`."""
     budget, user = applying
     charged = 0
     for start in slots_inside(budget.window, now):
@@ -169,7 +169,7 @@ def first_over(
     before: HoldClaim | None,
     after: HoldClaim,
 ) -> Refusal | None:
-    """The first hard budget that a hold would exceed at the instant it changes, if any."""
+    """The refusal by the first hard budget that the change of a hold exceeds, if any."""
     return next(all_over(books, applying, before, after), None)
 
 
@@ -179,7 +179,7 @@ def all_over(
     before: HoldClaim | None,
     after: HoldClaim,
 ) -> Iterator[Refusal]:
-    """All hard budgets that a hold would exceed at the instant it changes, in order."""
+    """The refusals by all hard budgets that the change of a hold exceeds, in order."""
     now = after.touched_at
     for applicable in applying:
         if applicable.budget.hard:
@@ -195,7 +195,7 @@ def all_over(
 
 
 def _claims_at(budget: Budget, hold: HoldClaim, period: Period) -> Micros:
-    """What `counted_in` counts of a hold in the present period."""
+    """What `counted_in` counts of a hold in the current period."""
     full, relief = claim_of(budget, hold, period)
     return full - relief
 
@@ -213,7 +213,7 @@ def _figures(budget: Budget, counted: Micros, claimed: Micros, period: Period) -
 
 
 def headroom(books: Books, applying: list[ApplicableBudget], now: Instant) -> Micros | None:
-    """The least that the hard budgets still allow; None if none applies."""
+    """The least that the hard budgets still allow; None if no hard budget applies."""
     rooms = [
         max(applicable.budget.limit - counted_in(books, applicable, now), 0)
         for applicable in applying
@@ -225,10 +225,11 @@ def headroom(books: Books, applying: list[ApplicableBudget], now: Instant) -> Mi
 def count_usage(
     applying: list[ApplicableBudget], usage: Usage, now: Instant
 ) -> tuple[BudgetUsage, ...]:
-    """How the budgets count metered usage: where its milliseconds fell.
+    """How budgets count metered usage: in the periods in which its milliseconds fall.
 
-    What fell before a rolling window will never be looked at, and is not counted. What a reading
-    ahead of the clock puts after now counts in the slot of now: it must not slip out of the window.
+    Usage before a rolling window is not counted, because the window never contains it again. Usage
+    after now (a reading ahead of the clock) counts in the current slot, so that the window contains
+    it.
     """
     counted: dict[TallyKey, Micros] = {}
     for budget, user in applying:
@@ -249,7 +250,7 @@ def _oldest(budget: Budget, now: Instant) -> Instant:
 def count_amount(
     applying: list[ApplicableBudget], amount: Micros, at: Instant, now: Instant
 ) -> tuple[BudgetUsage, ...]:
-    """How the budgets count an amount: where it is effective, unless that is past counting."""
+    """How budgets count an amount: in the period of `at`, unless a rolling window is past it."""
     if amount == 0:
         return ()
     return tuple(
@@ -266,7 +267,7 @@ def uncount(
 ) -> tuple[BudgetUsage, ...]:
     """What to take off the counters when `amount` of usage is undone: the latest period first.
 
-    Nothing comes off a budget that was dropped.
+    Deleted budgets are skipped.
     """
     remaining: dict[tuple[BudgetId, UserId | None], Micros] = {}
     off: list[BudgetUsage] = []
@@ -287,7 +288,7 @@ CountedIn: TypeAlias = list[tuple[ApplicableBudget, list[BudgetUsage]]]
 
 
 def over_limit(books: Books, counted_in: CountedIn, now: Instant) -> tuple[BudgetId, ...]:
-    """The hard budgets that a charge brings, or keeps, over their limit."""
+    """The hard budgets that are over their limit after a charge."""
     return tuple(
         [
             applicable.budget.id
@@ -298,7 +299,7 @@ def over_limit(books: Books, counted_in: CountedIn, now: Instant) -> tuple[Budge
 
 
 def by_budget(applying: list[ApplicableBudget], counted: tuple[BudgetUsage, ...]) -> CountedIn:
-    """The budgets that a charge counts in, each with its own parts of the charge."""
+    """The budgets that count a charge, each with its parts of the charge."""
     parts: dict[tuple[BudgetId, UserId | None], list[BudgetUsage]] = {}
     for part in counted:
         parts.setdefault((part.budget, part.user), []).append(part)
@@ -312,7 +313,7 @@ def by_budget(applying: list[ApplicableBudget], counted: tuple[BudgetUsage, ...]
 def _is_over(
     books: Books, applying: ApplicableBudget, parts: list[BudgetUsage], now: Instant
 ) -> bool:
-    """Whether what is charged in a period the charge touches exceeds the limit."""
+    """Whether a period that the charge counts in exceeds the limit."""
     budget, user = applying
     if not budget.calendar:
         inside = slots_inside(budget.window, now)
@@ -326,7 +327,7 @@ def _is_over(
 
 
 def crossings(books: Books, counted_in: CountedIn, now: Instant) -> list[ThresholdCrossed]:
-    """The thresholds that a charge has reached and that are not reported yet."""
+    """The thresholds that a charge reached and that were not reported before."""
     return [
         crossing
         for applicable, parts in counted_in
@@ -336,7 +337,7 @@ def crossings(books: Books, counted_in: CountedIn, now: Instant) -> list[Thresho
 
 
 def _starts(budget: Budget, parts: list[BudgetUsage], now: Instant) -> list[Instant]:
-    """The periods in which a charge may have reached a threshold; of a rolling window the slot."""
+    """The periods in which a charge may have reached a threshold; the slot of a rolling window."""
     if not budget.calendar:
         return [period_at(budget.window, now).start]
     return [parts[0].start] if len(parts) == 1 else sorted(part.start for part in parts)
@@ -372,5 +373,5 @@ def _crossing(
 
 
 def _reported_thresholds(budget: Budget, tally: BudgetCounter) -> int:
-    """How many thresholds have been reported of a budget as it is now."""
+    """How many thresholds of the current revision of a budget were reported."""
     return tally.crossed if tally.revision == budget.revision else 0

@@ -1,4 +1,4 @@
-"""Where the credits for a charge come from (L6, L9, L12, L13)."""
+"""Finds the credits that pay for a charge (L6, L9, L12, L13)."""
 
 from collections.abc import Iterable, Iterator
 from heapq import merge
@@ -18,7 +18,7 @@ from bursar.core.money import Micros
 
 
 class UsageBooking(NamedTuple):
-    """Usage to be booked on a hold."""
+    """Usage that is to be booked on a hold."""
 
     charge: ChargeId
     amount: Micros
@@ -30,13 +30,13 @@ class UsageBooking(NamedTuple):
 
     @property
     def has_effect(self) -> bool:
-        """Whether it changes anything: a repeated or overtaken reading does not."""
+        """Whether it changes anything: a repeated or older reading does not."""
         settles = self.meter is not None and self.meter.settled and not self.late
         return self.amount > 0 or self.usage is not None or settles
 
 
 class Payment:
-    """Where the credits for a charge come from, found step by step (docs/ledger.md §7)."""
+    """The credits that pay for a charge, found in several steps (docs/ledger.md §7)."""
 
     def __init__(self, draft: Draft, hold: Hold, ask: UsageBooking) -> None:
         self.draft = draft
@@ -55,13 +55,13 @@ class Payment:
         ] = {}  # decided changes of what grants have free
 
     def from_open(self) -> None:
-        """What the hold has set aside, in spend order."""
+        """Use what the hold has open, in spend order."""
         sources = [self._source(grant, draw.open) for draw, grant in self.drawn]
         for grant, amount in self._fill(sources).items():
             self.postings.append(move(grant, HELD, SPENT, amount, self.draft.now))
 
     def from_returned(self) -> None:
-        """What the hold once had and returned, if it was free ever since (L12)."""
+        """Use what the hold returned earlier, if it was free ever since (L12)."""
         for draw, grant in self.drawn:
             since = max(self.effective_at, draw.returned_at)
             room = min(draw.returned, self._free_since(grant, since)) if draw.returned else 0
@@ -71,7 +71,7 @@ class Payment:
                 self.own[grant_id] = amount
 
     def from_valid_then(self) -> None:
-        """Grants that were valid when the usage happened and had it free ever since (L12)."""
+        """Use grants that were valid when the usage happened and had it free since (L12)."""
         if self.missing == 0:
             return
         for grant in self._valid_then():
@@ -82,7 +82,7 @@ class Payment:
                 return
 
     def from_available(self, applying: list[ApplicableBudget]) -> None:
-        """An extension: what is available now, as far as debts and hard budgets allow (L13)."""
+        """Use what is available now, as far as debts and hard budgets allow (L13)."""
         if self.missing == 0 or self.books.owed_on(self.path):
             return
         room = headroom(self.books, applying, self.draft.now)
@@ -112,7 +112,7 @@ class Payment:
         return self.books.least_free_since(grant, since, self._taken.get(grant.terms.id, []))
 
     def _spend_free(self, grant: Grant, amount: Micros, at: Instant) -> None:
-        """Spend what is free of a grant; what has lapsed is un-lapsed first."""
+        """Spend free credits of a grant; a lapse of them is undone first."""
         grant_id, expires_at = grant.terms.id, grant.terms.expires_at
         if self.books.clock >= expires_at:
             undone_at = max(expires_at, at)

@@ -1,4 +1,4 @@
-"""What a hold would cost and what forbids it, before it is asked for (B1)."""
+"""Computes what a hold would cost and what would refuse it (B1)."""
 
 from bursar.core.ids import PriceVersionId
 from bursar.core.instant import Instant
@@ -15,7 +15,7 @@ from bursar.core.value import value
 
 @value
 class Quote:
-    """The price shown is the price charged: the rates are those the hold would keep."""
+    """The answer for a hold that is not opened; an opened hold would have the same rates."""
 
     held: Micros  # what would be held; 0 if it is forbidden
     likely: Micros  # what is likely to be charged
@@ -23,14 +23,14 @@ class Quote:
     rates: tuple[tuple[str, Micros], ...]  # GPU type → micro-credits per GPU-hour
     price_versions: tuple[PriceVersionId, ...]  # which version each of the rates is from
     dropped: tuple[str, ...]  # acceptable types that cannot be priced or funded
-    forbidden: tuple[Refusal, ...]  # everything that stands against it, in order of precedence
+    forbidden: tuple[Refusal, ...]  # all refusals, by precedence
 
 
 def quote(books: Books, ask: Reserve, now: Instant, likely_ms: int | None = None) -> Quote:
-    """What `ask` would mean now, if it were asked; nothing is changed.
+    """The cost and the refusals of `ask` at `now`; changes nothing.
 
-    `likely_ms` is how long the run is expected to take, of an array each of its elements; without
-    it all that is held is likely.
+    `likely_ms` is the expected run time (for an array, of each element). Without it, everything
+    held counts as likely.
     """
     with books.trial():
         draft = draft_at(books, now)
@@ -70,7 +70,7 @@ def _granted(events: list[Event], spendable: Micros, likely_ms: int | None, runs
 
 
 def _likely(opened: HoldOpened, held: Micros, likely_ms: int | None, runs: int) -> Micros:
-    """The price of the expected runs on the type that is preferred, at most what is held."""
+    """The price of the expected run time on the preferred type, at most what is held."""
     terms = opened.terms
     if likely_ms is None or not terms.metered:
         return held

@@ -1,4 +1,4 @@
-"""Undoing usage: charges reversed, lost work given back, ends corrected (L11, M3)."""
+"""Undoes usage: reverses charges, refunds lost work, corrects ends of attempts (L11, M3)."""
 
 from collections.abc import Iterator
 
@@ -36,7 +36,7 @@ from bursar.core.value import replace
 
 
 def reverse_charge(draft: Draft, ask: ReverseCharge) -> Refusal | None:
-    """Undo a charge: first the debt it made, then its credits, the last spent first."""
+    """Undo a charge: first its unpaid debt, then its credits in reverse spend order."""
     record = draft.books.charges.get(ask.charge)
     if record is None:
         return Refusal(Code.CHARGE_UNKNOWN, {"charge": ask.charge})
@@ -79,7 +79,7 @@ def _in_spend_order(books: Books, hold: Hold, parts: Parts) -> Parts:
 
 
 def _undone(draft: Draft, grant_id: GrantId, amount: Micros) -> Posting:
-    """Where spent credits land that are reversed now (L9, L11)."""
+    """The posting for spent credits that are reversed now (L9, L11)."""
     grant = require(draft.books.grants, grant_id)
     if grant.withdrawn:
         target: Compartment = REVOKED
@@ -93,7 +93,7 @@ def _undone(draft: Draft, grant_id: GrantId, amount: Micros) -> Posting:
 def _reissued(
     draft: Draft, ask: ReverseCharge, record: ChargeRecord, postings: list[Posting]
 ) -> tuple[GrantTerms, ...]:
-    """New grants for what lapses only because its grant has expired."""
+    """New grants for credits that lapse only because their grant has expired."""
     if ask.reissue_until is None:
         return ()
     left = dict(record.spent)
@@ -124,9 +124,9 @@ def _reissued(
 
 
 def give_back(draft: Draft, ask: GiveBack) -> Refusal | None:
-    """Take lost work off what an attempt was charged: spent → held on the same draws (M3).
+    """Refund lost work of an attempt: spent → held on the same draws (M3).
 
-    A hold that is closed keeps nothing: what it is given back it returns to its grants.
+    If the hold is closed, the credits return to their grants at once.
     """
     hold = draft.books.holds.get(ask.hold)
     if hold is None:
@@ -168,10 +168,10 @@ def give_back(draft: Draft, ask: GiveBack) -> Refusal | None:
 def _shrunk(
     books: Books, ask: GiveBack, amount: Micros, forgiven: Micros, postings: tuple[Posting, ...]
 ) -> Iterator[Shrunk]:
-    """What is taken off the hold's charges, the latest first, until it adds up.
+    """What is taken off the hold's charges, latest first, until it adds up to the refund.
 
-    Credits and debt come off whatever charge they were paid by; usage, and what budgets counted of
-    it, off the charges of the attempt.
+    Credits and debt come off any charge that they paid for. Usage, and what budgets counted of it,
+    comes off the charges of the attempt only.
     """
     back = {posting.grant: posting.amount for posting in postings if posting.source is SPENT}
     for _, charge_id in books.index(charges_of(ask.hold)).since():
@@ -196,7 +196,7 @@ def _shrunk(
 def _given_back(
     draft: Draft, drawn: list[tuple[Draw, Grant]], amount: Micros, total: Micros
 ) -> tuple[Posting, ...]:
-    """The postings that give back `amount` of what the draws were charged."""
+    """The postings that refund `amount` of what the draws were charged."""
     sources = [Source(grant, draw.charged - draw.undone, draw.undone) for draw, grant in drawn]
     still_paid = fill_beyond_caps(sources, sum(source.room for source in sources) - amount, total)
     postings: list[Posting] = []
@@ -209,7 +209,7 @@ def _given_back(
 
 
 def _all_returned(draft: Draft, postings: tuple[Posting, ...]) -> Iterator[Posting]:
-    """What a closed hold does with what it is given back."""
+    """The postings that return refunded credits of a closed hold to their grants."""
     for posting in postings:
         if posting.target is HELD:
             grant = require(draft.books.grants, posting.grant)
@@ -217,7 +217,7 @@ def _all_returned(draft: Draft, postings: tuple[Posting, ...]) -> Iterator[Posti
 
 
 def correct_end(draft: Draft, ask: CorrectEnd) -> Refusal | None:
-    """Write down who answers for an end after all; how much moves by it its pool will tell (M3)."""
+    """Record the corrected end class; the pool reports the lost work in a message (M3)."""
     hold = draft.books.holds.get(ask.hold)
     if hold is None:
         return Refusal(Code.HOLD_UNKNOWN, {"hold": ask.hold})
@@ -239,10 +239,11 @@ def correct_end(draft: Draft, ask: CorrectEnd) -> Refusal | None:
 
 
 def _not_correctable(draft: Draft, hold: Hold, meter: Meter, *, pays: bool) -> Refusal | None:
-    """Why an end cannot be corrected, if so; if its job `pays` for it, lost work is charged.
+    """Why the end of an attempt cannot be corrected; None if it can.
 
-    What an operator has reversed by hand is not charged again. What could not go back to its own
-    grant is not charged to other grants: it is gone, and would be paid twice.
+    If the job `pays` under the new end class, lost work is charged again. Charges that an operator
+    reversed are not charged again. Credits that could not return to their grant are not charged to
+    another grant: the org would pay twice.
     """
     began, earliest = late_since(draft, hold, meter)
     if pays and began < earliest:
@@ -260,5 +261,5 @@ def _not_correctable(draft: Draft, hold: Hold, meter: Meter, *, pays: bool) -> R
 
 
 def _keeps_nothing(grant: Grant) -> bool:
-    """Whether what a grant is given back cannot be spent any more."""
+    """Whether credits that return to a grant cannot be spent any more."""
     return grant.withdrawn or not grant.terms.policy.refundable

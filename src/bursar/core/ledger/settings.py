@@ -1,4 +1,4 @@
-"""Accounts, users, bounds, prices and budgets: what the other commands are measured by."""
+"""Manages accounts, users, settings, policies, tiers, prices and budgets."""
 
 from bursar.core.budgets.periods import SLOTS_PER_WINDOW, PeriodKind, Window, is_zone, period_at
 from bursar.core.budgets.tiers import TIERS
@@ -34,7 +34,7 @@ from bursar.core.value import replace
 
 
 def add_account(draft: Draft, ask: AddAccount) -> Refusal | None:
-    """Put an account into the tree."""
+    """Add an account to the tree."""
     books = draft.books
     parent = None if ask.parent is None else books.accounts.get(ask.parent)
     if ask.parent is not None and parent is None:
@@ -52,7 +52,7 @@ def add_account(draft: Draft, ask: AddAccount) -> Refusal | None:
 
 
 def add_user(draft: Draft, ask: AddUser) -> Refusal | None:
-    """Let a principal ask for credits."""
+    """Add a user to the org."""
     if draft.books.users.get(ask.user) is not None:
         return Refusal(Code.ALREADY_EXISTS, {"user": ask.user})
     draft.record(UserAdded(at=draft.now, user=ask.user))
@@ -60,7 +60,7 @@ def add_user(draft: Draft, ask: AddUser) -> Refusal | None:
 
 
 def set_setting(draft: Draft, ask: SetSetting) -> Refusal | None:
-    """Keep something in a new form, if it is still what the caller thinks it is."""
+    """Store or delete a setting, if the caller knows its current version."""
     named = {"kind": ask.kind, "id": ask.id}
     old = draft.books.settings.get((ask.kind, ask.id))
     if ask.before == 0 and old is not None:
@@ -74,7 +74,7 @@ def set_setting(draft: Draft, ask: SetSetting) -> Refusal | None:
 
 
 def set_policy(draft: Draft, ask: SetPolicy) -> Refusal | None:
-    """Set the org's bounds."""
+    """Set the org's limits."""
     draft.record(PolicySet(at=draft.now, policy=ask.policy))
     return None
 
@@ -92,7 +92,7 @@ def set_price(draft: Draft, ask: SetPrice) -> Refusal | None:
 
 
 def set_tier(draft: Draft, ask: SetTier) -> Refusal | None:
-    """Give the org a tier and its default budgets, in place of those of the tier before."""
+    """Set the org's tier; its default budgets replace those of the previous tier."""
     root = draft.books.header.root
     if root is None:
         return Refusal(Code.ACCOUNT_UNKNOWN, {"account": None})
@@ -119,7 +119,7 @@ def set_tier(draft: Draft, ask: SetTier) -> Refusal | None:
 
 
 def set_budget(draft: Draft, ask: SetBudget) -> Refusal | None:
-    """Set a budget, or change what the command names of an existing one."""
+    """Create a budget, or change the given fields of an existing one."""
     if refusal := _unknown_target(draft, ask.target):
         return refusal
     old = draft.books.budgets.get(ask.budget)
@@ -156,7 +156,7 @@ def set_budget(draft: Draft, ask: SetBudget) -> Refusal | None:
 
 
 def _find_identical(draft: Draft, budget: Budget) -> BudgetId | None:
-    """A budget that limits the same in the same way; not one that a tier brought."""
+    """The budget with the same target, period, limit and thresholds; not one of a tier."""
     for id in draft.books.budgets_of.get(budget.target.key) or ():
         other = require(draft.books.budgets, id)
         if replace(other, id=budget.id, revision=0) == budget:
@@ -165,20 +165,20 @@ def _find_identical(draft: Draft, budget: Budget) -> BudgetId | None:
 
 
 def _revision(old: Budget, new: Budget) -> int:
-    """The old one, or the next if thresholds are at other amounts: they are then reported anew."""
+    """The revision of a changed budget; a new one means that thresholds are reported again."""
     same = (old.limit, old.thresholds_ppm) == (new.limit, new.thresholds_ppm)
     return old.revision if same else old.revision + 1
 
 
 def _is_window(ask: SetBudget) -> bool:
-    """A rolling window divides into slots of a minute or more; no other has a length."""
+    """Whether the length is valid: only rolling windows have one, at least a minute per slot."""
     if ask.every is not PeriodKind.ROLLING:
         return ask.rolling == 0
     return ask.rolling >= SLOTS_PER_WINDOW * MINUTE and ask.rolling % SLOTS_PER_WINDOW == 0
 
 
 def drop_budget(draft: Draft, ask: DropBudget) -> Refusal | None:
-    """Forget a budget."""
+    """Delete a budget."""
     budget = draft.books.budgets.get(ask.budget)
     if budget is None or budget.dropped:
         return Refusal(Code.BUDGET_UNKNOWN, {"budget": ask.budget})
@@ -196,13 +196,13 @@ def _unknown_target(draft: Draft, target: BudgetTarget) -> Refusal | None:
 
 
 def _zone(draft: Draft, target: BudgetTarget) -> str:
-    """The time zone of the account it limits; of the root for a user's own budget."""
+    """The time zone of the target account; that of the root for a user's own budget."""
     account = draft.books.header.root if target.account is None else target.account
     return require(draft.books.accounts, account).time_zone
 
 
 def _set_new(draft: Draft, budget: Budget) -> None:
-    """Set a budget that did not exist; open holds claim their part of it from now on."""
+    """Create a budget and the claims of all open holds on it."""
     period = period_at(budget.window, draft.now)
     claims: dict[UserId | None, BudgetClaim] = {}
     for _, hold_id in draft.books.index(LIMITS).since():

@@ -1,4 +1,4 @@
-"""How much can be spent: over whole lanes at once, never grant by grant but for share caps (L8)."""
+"""Sums what can be spent: by whole lanes, and grant by grant only where share caps apply (L8)."""
 
 from collections.abc import Mapping
 
@@ -10,18 +10,17 @@ from bursar.core.money import PPM, Micros, share_of
 
 
 def spendable_credits(books: Books, path: tuple[AccountId, ...], context: Context) -> Micros:
-    """The most that one hold for `context` could draw now, budgets aside.
+    """The most that one hold for `context` could draw now, without regard to budgets.
 
-    Without share caps that is a sum over lanes. A capped grant carries at most its share of the
-    very amount that is sought: the answer is the largest amount A with
-    A ≤ free + Σ min(available, share of A).
+    Without share caps this is a sum over lanes. A capped grant pays at most its share of the result
+    itself: the result is the largest amount A with A ≤ free + Σ min(available, share of A).
     """
     free, capped = _sums(books, path, context)
     return _largest(free, [(grant.available, grant.terms.policy.max_share_ppm) for grant in capped])
 
 
 def credits_in_lanes(books: Books, path: tuple[AccountId, ...], context: Context) -> Micros:
-    """What grants that may pay for `context` have available in all, whatever their caps."""
+    """The available credits of all grants that may pay for `context`, ignoring caps."""
     return sum(
         books.lane_totals.get(lane) or 0
         for account in path
@@ -37,7 +36,7 @@ def drawable_credits(
     total: Micros,
     counted: Mapping[GrantId, Micros],
 ) -> Micros:
-    """What could be drawn for `context` if caps are at `total`; `counted` is on them already."""
+    """What can be drawn for `context` with caps at `total`, less what is `counted`."""
     free, capped = _sums(books, path, context)
     sources = (Source(grant, grant.available, counted.get(grant.terms.id, 0)) for grant in capped)
     return free + sum(min(source.room, cap_left(source, total)) for source in sources)
@@ -46,7 +45,7 @@ def drawable_credits(
 def _sums(
     books: Books, path: tuple[AccountId, ...], context: Context
 ) -> tuple[Micros, list[Grant]]:
-    """What grants without a cap have available together; and those with one."""
+    """The available credits of grants without a cap, and the list of grants with one."""
     free = 0
     capped: list[Grant] = []
     for account in path:
@@ -61,11 +60,10 @@ def _sums(
 
 
 def _largest(free: Micros, capped: list[tuple[Micros, int]]) -> Micros:
-    """The largest amount that `free` and the capped grants can carry together.
+    """The largest amount that `free` and the capped grants can pay together.
 
-    What they can carry of an amount grows with it, so going down from the top the first amount
-    that they can carry is the largest. Where the shares alone would take many small steps, the
-    amount at which they meet is jumped to.
+    What they can pay grows with the amount. Starting from the total, the first amount that they can
+    pay is therefore the largest. `_meeting` skips the many small steps of the iteration.
     """
     amount = free + sum(available for available, _ in capped)
     while (carried := _carried(amount, free, capped)) < amount:
@@ -78,7 +76,7 @@ def _carried(amount: Micros, free: Micros, capped: list[tuple[Micros, int]]) -> 
 
 
 def _meeting(amount: Micros, free: Micros, capped: list[tuple[Micros, int]]) -> Micros:
-    """Where the line through `amount` meets; never below the answer, as shares bend down only."""
+    """An upper bound of the result: the fixed point if the same grants stay at their caps."""
     full = [available for available, ppm in capped if available <= share_of(amount, ppm)]
     rising = sum(ppm for available, ppm in capped if available > share_of(amount, ppm))
     if rising >= PPM:

@@ -1,9 +1,9 @@
-"""Where the books keep their rows and their orders: whole or partly loaded, and able to go back.
+"""Tables and sorted indexes of the books. Changes can be undone; contents can be partly loaded.
 
-`decide` must not change the books, yet a command has several steps that build on each other. So it
-changes them and puts them back: while an `Undo` is on, every write notes what it replaced. Books
-may also be only partly loaded: touching a row or a stretch of an order that is not there raises
-`NotLoaded`, which names it; the shell loads it and asks again (D2).
+`decide` must not change the books, but the steps of a command build on each other. So a decision
+changes the books and undoes the changes: while an `Undo` is active, every write records what it
+replaced. If books are partly loaded, reading a row or a range of an index that is not loaded raises
+`NotLoaded`, which names it. The service loads it and decides again (D2).
 """
 
 from collections import defaultdict
@@ -29,14 +29,14 @@ class MissingRow(NamedTuple):
 
 
 class MissingRange(NamedTuple):
-    """The keys of an order after `after`, of which nothing is known yet; `FIRST` for all of it."""
+    """The keys of an index after `after`, which are not loaded; `FIRST` for all keys."""
 
     order: Name
     after: Key
 
 
 class NotLoaded(Exception):
-    """The books do not have what a decision must look at; load it and ask again."""
+    """The books lack what a decision reads; load it and decide again."""
 
     def __init__(self, what: MissingRow | MissingRange) -> None:
         super().__init__(what)
@@ -44,7 +44,7 @@ class NotLoaded(Exception):
 
 
 class Undo:
-    """What was replaced, in order, so that it can be put back."""
+    """The replaced values, in order, so that changes can be undone."""
 
     __slots__ = ("steps",)
 
@@ -52,13 +52,13 @@ class Undo:
         self.steps: list[tuple[Table[Any, Any] | Index, Any, Any]] | None = None
 
     def mark(self) -> int:
-        """Note what is replaced from here on."""
+        """Start recording, and return the current position."""
         if self.steps is None:
             self.steps = []
         return len(self.steps)
 
     def back_to(self, mark: int) -> bool:
-        """Put back what was replaced since the mark, the last first; whether there was any."""
+        """Undo the changes since the mark, last first; return whether there were any."""
         steps = self.steps or []
         any_steps = len(steps) > mark
         while len(steps) > mark:
@@ -67,7 +67,7 @@ class Undo:
         return any_steps
 
     def replaced(self, mark: int) -> "Replaced":
-        """The rows that were replaced since the mark, as they were then."""
+        """The rows that were changed since the mark, as they were at the mark."""
         replaced: Replaced = defaultdict(dict)
         for changed, key, old in islice(self.steps or (), mark, None):
             if isinstance(changed, Table):
@@ -75,7 +75,7 @@ class Undo:
         return replaced
 
     def end(self) -> None:
-        """Note nothing more, and forget what was noted."""
+        """Stop recording and discard the record."""
         self.steps = None
 
 
@@ -99,18 +99,18 @@ class Table(Generic[K, V]):
         return row
 
     def knows(self, key: K) -> bool:
-        """Whether `get` has an answer."""
+        """Whether `get` can answer without loading."""
         return self.complete or key in self._rows or key in self._absent
 
     def unknown(self, keys: Iterable[K]) -> list[K]:
-        """Those keys to which `get` has no answer."""
+        """The keys for which `get` would raise `NotLoaded`."""
         if self.complete:
             return []
         return [key for key in keys if key not in self._rows and key not in self._absent]
 
     @property
     def parts(self) -> tuple[Sized, Sized]:
-        """What is in memory: the rows, and the keys that are known to have none."""
+        """The containers in memory: the rows, and the keys known to be absent."""
         return self._rows, self._absent
 
     def put(self, key: K, row: V) -> None:
@@ -120,22 +120,22 @@ class Table(Generic[K, V]):
         self._rows[key] = row
 
     def load(self, key: K, row: V) -> None:
-        """Bring in a row as it is stored: no change, and not put back."""
+        """Add a stored row; this is no change and is not undone."""
         self._rows[key] = row
 
     def put_back(self, key: K, row: V | None) -> None:
-        """Let the row be what it was; None if there was none."""
+        """Restore the previous row; None if there was none."""
         if row is None:
             del self._rows[key]
         else:
             self._rows[key] = row
 
     def mark_absent(self, key: K) -> None:
-        """Know that there is no such row."""
+        """Record that the row does not exist."""
         self._absent.add(key)
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """All rows that are here, in no particular order."""
+        """All rows in memory, in no particular order."""
         return iter(self._rows.items())
 
 
@@ -143,7 +143,7 @@ Replaced: TypeAlias = dict[Table[Any, Any], dict[Any, Any]]  # table → key →
 
 
 class Index:
-    """Keys in ascending order; when partly loaded, all keys up to `through` are here."""
+    """Keys in ascending order; if partly loaded, all keys up to `through` are in memory."""
 
     __slots__ = ("_gone", "_keys", "_undo", "complete", "name", "through")
 
@@ -156,14 +156,14 @@ class Index:
         self._undo = undo or Undo()
 
     def add(self, key: Key) -> None:
-        """Put the key in its place."""
+        """Add a key."""
         if gone := key in self._gone:
             self._gone.discard(key)
         if self._keys.add(key) and (steps := self._undo.steps) is not None:
             steps.append((self, key, (False, gone)))
 
     def discard(self, key: Key) -> None:
-        """Take the key out; what is loaded later does not bring it back."""
+        """Remove a key; loading does not bring it back."""
         gone = key in self._gone
         present = self._keys.discard(key)
         if not self.complete and key > self.through:
@@ -172,13 +172,13 @@ class Index:
             steps.append((self, key, (present, gone)))
 
     def put_back(self, key: Key, was: tuple[bool, bool]) -> None:
-        """Let the key be where it was."""
+        """Restore the previous state of a key."""
         present, gone = was
         (self._keys.add if present else self._keys.discard)(key)
         (self._gone.add if gone else self._gone.discard)(key)
 
     def load(self, keys: Iterable[Key], through: Key | None) -> None:
-        """Bring in the keys up to `through` as they are stored; None when these are all."""
+        """Add the stored keys up to `through`; None means that these are all."""
         for key in keys:
             if key not in self._gone:
                 self._keys.add(key)
@@ -189,11 +189,11 @@ class Index:
 
     @property
     def untouched(self) -> bool:
-        """Whether nothing of it has been loaded yet."""
+        """Whether no key has been loaded yet."""
         return not self.complete and self.through == FIRST
 
     def first(self, bound: Key | None = None) -> Key | None:
-        """The first key, if it stands before `bound`; what `since` would begin with."""
+        """The first key if it is before `bound`: the key that `since` would yield first."""
         key = self._keys.first()
         if self.complete or (key is not None and key <= self.through):
             return key if key is None or bound is None or key < bound else None
@@ -202,9 +202,9 @@ class Index:
         return None
 
     def since(self, key: Key = FIRST, bound: Key | None = None) -> Iterator[Key]:
-        """The keys from `key` on and before `bound`, lazily.
+        """The keys from `key` on that are before `bound`, lazily.
 
-        `NotLoaded` when the loaded keys are used up before that.
+        Raises `NotLoaded` at the first key that is not loaded.
         """
         for stored in self._keys.since(key):
             if not self.complete and stored > self.through:

@@ -1,4 +1,4 @@
-"""What the books of an org are made of: frozen values that refuse to exist in a wrong state."""
+"""The values in an org's books: immutable, and invalid ones cannot be constructed."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -30,7 +30,7 @@ MILLI_GPUS_MAX: Final = 10**9  # a million GPUs
 
 
 class CreditKind(StrEnum):
-    """Where credits come from; among equals they are spent in this order."""
+    """Where credits come from. In spend order, it decides between otherwise equal grants."""
 
     PROMO = "promo"
     GRANT = "grant"
@@ -43,7 +43,7 @@ KIND_RANK: Final = {kind: rank for rank, kind in enumerate(CreditKind)}
 
 
 class Compartment(StrEnum):
-    """Where a micro-credit of a grant is: in exactly one of these."""
+    """The compartments of a grant. Each micro-credit is in exactly one of them."""
 
     AVAILABLE = "available"
     HELD = "held"
@@ -52,7 +52,7 @@ class Compartment(StrEnum):
     REVOKED = "revoked"
     MOVED = "moved"
 
-    __hash__ = str.__hash__  # as of Kind
+    __hash__ = str.__hash__  # as for CreditKind
 
 
 @value
@@ -67,7 +67,7 @@ class Account:
 
 @value
 class Setting:
-    """What an org keeps and the rules of money do not look at: a key, a webhook, a quota."""
+    """An object of an org that the ledger's rules do not read: a key, a webhook, a quota."""
 
     kind: str
     id: SettingId
@@ -78,7 +78,7 @@ class Setting:
 
 @value
 class OrgPolicy:
-    """The bounds an operator sets for one org."""
+    """The limits that an operator sets for one org."""
 
     raw_hold_max: int = DAY  # longest life of a hold that no job was submitted with, microseconds
     job_hold_max: int = 60 * DAY  # longest life of a job's hold, microseconds
@@ -92,7 +92,7 @@ class OrgPolicy:
 
 
 class _CachedHash(Derived):
-    """Remembers its hash."""
+    """Caches its hash."""
 
     __slots__ = ("_hash",)
     _hash: int
@@ -100,7 +100,7 @@ class _CachedHash(Derived):
 
 @value
 class GrantPolicy(_CachedHash):
-    """What a grant may be spent on (L9); an empty set does not restrict."""
+    """What a grant may be spent on (L9). An empty set does not restrict."""
 
     gpu_types: frozenset[str] = frozenset()
     regions: frozenset[str] = frozenset()
@@ -118,11 +118,11 @@ class GrantPolicy(_CachedHash):
         object.__setattr__(self, "_hash", hash((facts, self.max_share_ppm, self.refundable)))
 
     def __hash__(self) -> int:
-        return self._hash  # asked often: lanes go by policy
+        return self._hash  # used often: policies are parts of lane keys
 
     @property
     def scopes(self) -> int:
-        """How many of the five dimensions are restricted; the narrower is spent first (L4)."""
+        """How many of the five dimensions are restricted; more restricted is spent first (L4)."""
         restricted = (
             self.gpu_types,
             self.regions,
@@ -134,14 +134,14 @@ class GrantPolicy(_CachedHash):
 
     @property
     def capped(self) -> bool:
-        """Whether only a share of a hold may come from the grant."""
+        """Whether the grant may pay only a share of a hold."""
         return self.max_share_ppm < PPM
 
     def admits(self, context: "Context", path: Sequence[AccountId]) -> bool:
-        """Whether credits under this policy may pay for `context` asked by `path`'s first account.
+        """Whether the policy allows paying for `context` in the first account of `path`.
 
-        All acceptable GPU types must be admitted; what the context does not name is not admitted
-        by a policy that restricts it.
+        All acceptable GPU types must be allowed. If the policy restricts a fact that the context
+        does not state, it does not allow the payment.
         """
         return (
             _all_in(self.gpu_types, context.gpu_types)
@@ -162,7 +162,7 @@ def _all_in(allowed: frozenset[str], wanted: tuple[str, ...]) -> bool:
 
 @value
 class Context:
-    """What a hold is for; promotional policies and prices look at it."""
+    """What a hold is for. Grant policies and prices depend on it."""
 
     gpu_types: tuple[str, ...] = ()  # acceptable types, the preferred first
     milli_gpus: int = 0  # a thousand for each whole GPU
@@ -183,7 +183,7 @@ class Context:
 
 @value
 class GrantTerms:
-    """What was promised when credits were issued; only the expiry can ever change, to later."""
+    """The terms of a grant. Only the expiry can change, and only to a later instant."""
 
     id: GrantId
     account: AccountId  # the owner; its descendants may spend too
@@ -236,7 +236,7 @@ class Grant:
 
     @property
     def free(self) -> Micros:
-        """What is not held, spent, moved, revoked or forfeited: available, or lapsed."""
+        """What is not held, spent, moved, revoked or forfeited: available or lapsed."""
         return self.available + self.lapsed - self.forfeited
 
 
@@ -264,7 +264,7 @@ class Draw:
 
 @value
 class HoldTerms:
-    """What a hold was opened for."""
+    """The terms under which a hold was opened."""
 
     id: HoldId
     account: AccountId
@@ -279,32 +279,32 @@ class HoldTerms:
 
     @property
     def metered(self) -> bool:
-        """Whether run time can be charged to it: prices and a number of GPUs are known."""
+        """Whether run time can be charged: it has prices and a number of GPUs."""
         return bool(self.rates) and self.context.milli_gpus > 0
 
 
 class HoldClaim(NamedTuple):
-    """What budgets look at in a hold."""
+    """The part of a hold that budgets depend on."""
 
     open: Micros
     rate: Micros  # per GPU-hour, at most
-    milli_gpus: int  # 0 when it may be spent at any speed
+    milli_gpus: int  # 0 if the hold was not sized by a run time
     touched_at: Instant
     expires_at: Instant
-    since: Instant  # from when on its run time is not paid yet
+    since: Instant  # its run time is unpaid from then on
 
 
 @value
 class Lots:
-    """How the hold of an array is divided: into like parts, one for each element.
+    """How the hold of an array is divided: into equal parts, one for each element.
 
-    They are taken out one after the other; each is a hold of its own from then on.
+    They are taken out one after the other; each then is a hold.
     """
 
     count: int
-    at_once: int  # so many of them may be spent at the same time
+    at_once: int  # how many elements may run at the same time
     amount: Micros  # of each
-    taken: int = 0  # the first so many are out
+    taken: int = 0  # how many were taken out
 
     def __post_init__(self) -> None:
         if not 0 <= self.taken <= self.count:
@@ -313,7 +313,7 @@ class Lots:
 
 @value
 class Hold:
-    """Credits set aside for a job: escrow that no other job can draw from (D8)."""
+    """Credits set aside for a job. No other job can draw from them (D8)."""
 
     terms: HoldTerms
     expires_at: Instant  # its limit: then what is open goes back
@@ -346,7 +346,7 @@ class Hold:
 
     @property
     def claim(self) -> HoldClaim:
-        """What budgets look at; of lots as many as may be spent at once."""
+        """What budgets depend on; for an array, only the lots that can run at once."""
         milli_gpus = self.terms.context.milli_gpus if self.terms.by_time else 0
         return HoldClaim(
             self.open,
@@ -358,10 +358,10 @@ class Hold:
         )
 
     def unpaid_since(self, at: Instant) -> Instant:
-        """From when on run time is not paid yet: `at`, or where a running attempt's meter stands.
+        """Since when run time is unpaid: `at`, or the last reading of a running attempt.
 
-        A metered hold with one type may be running, unread, since it was opened; the hold of an
-        array never is, its lots are.
+        A metered hold with one type may have been running without a reading since it was opened.
+        The hold of an array never runs: its lots do.
         """
         running = [
             meter.started_at + meter.run_ms * MILLISECOND
@@ -374,9 +374,9 @@ class Hold:
 
     @property
     def context(self) -> Context:
-        """What it is for: of the GPU type of the attempt that started last.
+        """The context with the GPU type of the attempt that started last.
 
-        A metered hold with one priced type may run on that from the instant it was opened.
+        A metered hold with one priced type may run on that type from its opening on.
         """
         terms = self.terms
         if self.meters:
@@ -386,13 +386,13 @@ class Hold:
         return terms.context
 
     def meter(self, attempt: int) -> Meter | None:
-        """The meter of `attempt`, if it has started."""
+        """The meter of `attempt`; None if it has not started."""
         return next((meter for number, meter in self.meters if number == attempt), None)
 
 
 @value
 class BudgetUsage:
-    """An amount of usage as one budget counts it: in the period or slot that begins at `start`."""
+    """An amount of usage that one budget counts in the period or slot that begins at `start`."""
 
     budget: BudgetId
     user: UserId | None  # set when the budget counts each user apart
@@ -402,7 +402,7 @@ class BudgetUsage:
 
 @value
 class ClaimChange:
-    """By how much a change of a hold changes its claim on one budget (docs/ledger.md §10)."""
+    """The change of a hold's claim on one budget (docs/ledger.md §10)."""
 
     budget: BudgetId
     user: UserId | None  # set when the budget counts each user apart
@@ -413,7 +413,7 @@ class ClaimChange:
 
 @value
 class ChargeRecord:
-    """A charge that can still be reversed: what is left of it, and where it came from."""
+    """A charge that can be reversed: what is left of it, and which grants paid it."""
 
     id: ChargeId
     hold: HoldId
@@ -427,7 +427,7 @@ class ChargeRecord:
 
 @value
 class Debt:
-    """Usage that no credits could pay yet, or a charge-back; blocks its account and all below."""
+    """Unpaid usage, or a charge-back. It blocks new holds of its account and of those below it."""
 
     id: DebtId
     account: AccountId
@@ -462,7 +462,7 @@ TargetKey: TypeAlias = tuple[AccountId | None, UserId | None, bool]
 
 @value
 class BudgetTarget:
-    """Whose usage a budget limits: an account's subtree, a user, the pair, or each user below."""
+    """Whose usage a budget limits: an account's, a user's, both, or each user's separately."""
 
     account: AccountId | None = None
     user: UserId | None = None
@@ -478,7 +478,7 @@ class BudgetTarget:
 
     @property
     def key(self) -> "TargetKey":
-        """The same as a plain tuple: it is looked up several times for each command."""
+        """The target as a tuple, because it is looked up several times per command."""
         return (self.account, self.user, self.each_user)
 
 
@@ -498,7 +498,7 @@ class Budget:
 
     @property
     def calendar(self) -> bool:
-        """Whether its periods end on a calendar boundary."""
+        """Whether its periods end at calendar boundaries."""
         every = self.window.every
         return every is not PeriodKind.ROLLING and every is not PeriodKind.LIFETIME
 

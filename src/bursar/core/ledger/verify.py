@@ -1,7 +1,7 @@
-"""Checking whole books against themselves: every sum and order from the rows it follows from.
+"""Checks books against themselves: recomputes every sum and index from the rows.
 
-What `evolve` keeps up step by step is worked out here from scratch, on another path. Silent when
-all is well; each problem is one sentence with its figures.
+`evolve` maintains them step by step; this module computes them from scratch, by other code. Each
+problem is one sentence with its figures.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ from bursar.core.ledger.values import CreditKind, Draw
 
 
 def find_problems(books: Books) -> list[str]:
-    """What does not add up in the books; empty when they are right."""
+    """The contradictions in the books; empty if there are none."""
     return [
         *_grants(books),
         *_totals(books),
@@ -59,7 +59,7 @@ def _all_draws(books: Books) -> Iterator[Draw]:
 
 
 def _grants(books: Books) -> Iterator[str]:
-    """Held and spent are the sums of the draws (IL5)."""
+    """Held and spent credits of grants equal the sums of the draws (IL5)."""
     held: Counter[str] = Counter()
     spent: Counter[str] = Counter()
     for draw in _all_draws(books):
@@ -73,7 +73,7 @@ def _grants(books: Books) -> Iterator[str]:
 
 
 def _totals(books: Books) -> Iterator[str]:
-    """What accounts own is the sum of their grants; nothing is created but by issue (IL2)."""
+    """Totals of accounts equal the sums of their grants; only issuing creates credits (IL2)."""
     totals: dict[tuple[AccountId, CreditKind], tuple[int, ...]] = {}
     issued = 0
     for _, grant in books.grants.items():
@@ -85,7 +85,7 @@ def _totals(books: Books) -> Iterator[str]:
         issued += grant.terms.amount - grant.moved
     for key, recorded in books.totals.items():
         if recorded != totals.get(key, NOTHING):
-            yield f"account {key[0]}, {key[1]}: {recorded} kept, but grants have {totals.get(key)}"
+            yield f"account {key[0]}, {key[1]}: {recorded}, but grants have {totals.get(key)}"
     for key in totals:
         if books.totals.get(key) is None:
             yield f"account {key[0]}, {key[1]}: grants but no sum"
@@ -94,7 +94,7 @@ def _totals(books: Books) -> Iterator[str]:
 
 
 def _used(books: Books) -> Iterator[str]:
-    """What accounts used is what their holds were charged, at every level."""
+    """What accounts used equals what their holds were charged, at every level."""
     used: Counter[AccountId] = Counter()
     for _, hold in books.holds.items():
         amount = sum(draw.charged - draw.undone for draw in hold.draws)
@@ -110,7 +110,7 @@ def _used(books: Books) -> Iterator[str]:
 
 
 def _debts(books: Books) -> Iterator[str]:
-    """What accounts owe is the sum of their debts, and a hold's debt is what it owes."""
+    """What accounts owe equals the sum of their debts; a hold's debt equals what it owes."""
     owed: Counter[AccountId] = Counter()
     by_hold: Counter[str] = Counter()
     for _, debt in books.debts.items():
@@ -126,7 +126,7 @@ def _debts(books: Books) -> Iterator[str]:
 
 
 def _lots(books: Books) -> Iterator[str]:
-    """Every lot that was taken out of an array's hold is a hold, and no other is a lot of it."""
+    """The lots recorded as taken out of an array's hold are the holds that name it."""
     taken = Counter(hold.lot_of for _, hold in books.holds.items() if hold.lot_of is not None)
     for hold_id, hold in books.holds.items():
         recorded = 0 if hold.lots is None else hold.lots.taken
@@ -135,7 +135,7 @@ def _lots(books: Books) -> Iterator[str]:
 
 
 def _claims(books: Books) -> Iterator[str]:
-    """What budgets think holds can spend is what holds can spend, also in this period (IB1)."""
+    """Claims on budgets equal what open holds can spend, also in the current period (IB1)."""
     claims: Counter[CounterKey] = Counter()
     reliefs: Counter[TallyKey] = Counter()
     for _, hold in books.holds.items():
@@ -159,17 +159,17 @@ def _claims(books: Books) -> Iterator[str]:
 
 
 def _orders(books: Books) -> Iterator[str]:
-    """What is kept in order is what should be in it."""
+    """Every index contains exactly the keys it should."""
     for name, wanted in _wanted(books).items():
         if set(books.index(name).since()) != wanted:
             whose = "".join(
                 f" of {part[0] if isinstance(part, GrantLane) else part}" for part in name[1:]
             )
-            yield f"order {name[0]}{whose}: not what it should be"
+            yield f"index {name[0]}{whose}: its keys do not match the rows"
 
 
 def _wanted(books: Books) -> dict[Name, set[Key]]:
-    """The keys that every order should have, from the rows alone."""
+    """The keys that every index should have, computed from the rows."""
     orders: dict[Name, set[Key]] = {name: set() for name in (WAITING, ENDING, EXPIRED)}
     holds, debts = books.holds.items(), books.debts.items()
     orders[LIMITS] = {(hold.expires_at, key) for key, hold in holds if hold.closed_at is None}
@@ -202,7 +202,7 @@ def _wanted(books: Books) -> dict[Name, set[Key]]:
 
 
 def _sums(books: Books) -> Iterator[str]:
-    """What is kept of lanes, of expiries not yet written, and of the past, follows from grants."""
+    """Totals of lanes, unrecorded expiries and histories follow from the grants."""
     lanes: Counter[GrantLane] = Counter()
     overdue: Counter[KindKey] = Counter()
     for key, grant in books.grants.items():
@@ -212,13 +212,14 @@ def _sums(books: Books) -> Iterator[str]:
         elif books.clock >= terms.valid_from:
             lanes[GrantLane(terms.account, terms.priority, terms.policy)] += grant.available
         changed = sum(change[-1] for change in books.index(history_of(key)).since())
-        if changed != grant.free - terms.amount:
-            yield f"grant {key}: its history changed it by {changed}, not to {grant.free}"
+        wanted = grant.free - terms.amount
+        if changed != wanted:
+            yield f"grant {key}: its history adds up to {changed}, not {wanted}"
         if terms.external_ref is not None and books.refs.get(terms.external_ref) != key:
-            yield f"grant {key}: its external reference {terms.external_ref} is not kept"
+            yield f"grant {key}: its external reference {terms.external_ref} is not indexed"
     for lane, recorded in books.lane_totals.items():
         if recorded != lanes[lane]:
-            yield f"lane of {lane.account}: {recorded} kept, but its grants have {lanes[lane]}"
+            yield f"lane of {lane.account}: {recorded} recorded, but its grants have {lanes[lane]}"
     for account, kind in {*overdue, *(key for key, _ in books.overdue.items())}:
         recorded, wanted = books.overdue.get((account, kind)) or 0, overdue[(account, kind)]
         if recorded != wanted:
