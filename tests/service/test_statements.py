@@ -76,15 +76,16 @@ def before(journal: Journal, at: Instant | None) -> list[Event]:
 
 def pages(desk: Desk, account: str, wanted: RequestedPeriod, most: int) -> list[AccountStatement]:
     """All pages of a statement."""
-    found: list[AccountStatement] = []
+    statements: list[AccountStatement] = []
     after = None
     while True:
         page = Statements(desk.connection).page(desk.org, account, wanted, after, most).value
         assert page is not None
-        found.append(page)
+        assert after is None or page.next != after, "a page leads to itself"
+        statements.append(page)
         after = page.next
         if after is None:
-            return found
+            return statements
 
 
 @pytest.mark.property
