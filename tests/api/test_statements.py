@@ -52,7 +52,7 @@ def busy(tenant: Tenant) -> Tenant:
             "context": {"gpu_type": "H100", "gpu_count": 2, "region": "eu", "job_id": "+1"},
         }
         run = caller.made("/holds", ask)
-        caller.made(f"/holds/{run['id']}/settle", {"run_ms_total": 3_600_000})
+        caller.made(f"/holds/{run['id']}/settle", {"run_ms_total": 3_600})
     caller.made(f"/grants/{promo['id']}/revoke", None)
     return tenant
 
@@ -153,15 +153,15 @@ def test_usage_matches_the_balances_of_accounts(busy: Tenant) -> None:
     assert {"=cmd()", "research"} == {row["account_name"] for row in report["items"]}
     for row in report["items"]:
         assert busy.balance(row["account_id"])["used_micros"] == row["used_micros"]
-        assert 2 * 3_600_000 == row["gpu_ms"]
+        assert 2 * 3_600 == row["gpu_ms"]
     used = busy.balance()["used_micros"]
-    assert {"charged_micros": used, "used_micros": used, "gpu_ms": 4 * 3_600_000} == report["total"]
+    assert {"charged_micros": used, "used_micros": used, "gpu_ms": 4 * 3_600} == report["total"]
     assert ["account"] == report["by"]
-    assert 2 * (5_000_000 + 300) == used
+    assert 2 * (5_000 + 300) == used
     whole = told(busy.caller.get("/usage?by=account&level=0"))
     assert [busy.account] == [row["account_id"] for row in whole["items"]]
     by_type = told(busy.caller.get("/usage?by=gpu_type,kind"))
-    assert [(None, "paid", 600, None), ("H100", "paid", 10_000_000, None)] == [
+    assert [(None, "paid", 600, None), ("H100", "paid", 10_000, None)] == [
         (row["gpu_type"], row["kind"], row["used_micros"], row["gpu_ms"])
         for row in by_type["items"]
     ]
@@ -321,7 +321,7 @@ def test_costs_add_up_to_the_charges(busy: Tenant) -> None:
         )
 
     used = Decimal(busy.balance()["used_micros"]) / 1_000_000
-    assert Decimal("10.0008") == cost("Usage")
+    assert Decimal("0.0108") == cost("Usage")
     assert Decimal("-0.0002") == cost("Adjustment", "reversal")
     assert used == cost("Usage") + cost("Adjustment", "reversal")
     assert Decimal("-1000.005") == cost("Credit")
@@ -331,7 +331,7 @@ def test_costs_add_up_to_the_charges(busy: Tenant) -> None:
     assert -left == sum(Decimal(row["EffectiveCost"]) for row in found)
     assert {"'=cmd()", "research", "Acme"} == {row["SubAccountName"] for row in found}
     metered = [row for row in found if row["SkuId"] == "H100"]
-    assert {("2.500000", "GPU-Hours", Decimal(2), "eu")} == {
+    assert {("2.500000", "GPU-Hours", Decimal("0.002"), "eu")} == {
         (
             row["ListUnitPrice"],
             row["PricingUnit"],

@@ -141,12 +141,13 @@ def test_credits_are_issued_held_charged_and_settled(operator: Shell) -> None:
     hold = operator.json("hold", "open", team, *asked, "--ttl", "1h")
     assert (40_000_000, "open") == (hold["open_micros"], hold["state"])
     id = hold["id"]
-    assert 10_000_000 == operator.json("hold", "charge", id, "--run-total", "30m")["amount_micros"]
-    assert 31_000_000 == operator.json("hold", "extend", id, "--add", "1")["open_micros"]
-    assert 29_500_000 == operator.json("hold", "refund", id, "1.5")["open_micros"]
+    assert 16_666 == operator.json("hold", "charge", id, "--run-total", "3s")["amount_micros"]
+    assert "exceeds_hold_age" in operator.fails(2, "hold", "charge", id, "--run-total", "30m")
+    assert 40_983_334 == operator.json("hold", "extend", id, "--add", "1")["open_micros"]
+    assert 39_483_334 == operator.json("hold", "refund", id, "1.5")["open_micros"]
     settled = operator.json("hold", "settle", id, "12.5")
     assert ("closed", 12_500_000) == (settled["state"], settled["charged_micros"])
-    assert 2_500_000 == settled["charge"]["amount_micros"]
+    assert 12_483_334 == settled["charge"]["amount_micros"]
     assert "closed" == operator.json("hold", "show", id)["state"]
     assert [id] == [one["id"] for one in operator.json("hold", "list")["items"]]
 
@@ -307,8 +308,9 @@ def test_ranking_shows_its_age() -> None:
 
 def test_statement_adds_up_and_usage_is_grouped(funded: Shell) -> None:
     team = funded.json("account", "create", "vision", "--parent", funded.account)["id"]
-    hold = funded.json("hold", "open", team, "--run", "1h", "--gpu-type", "H100")
-    funded.says("hold", "settle", hold["id"], "--run-total", "1h")
+    funded.says("price", "set", "H100=3000")
+    hold = funded.json("hold", "open", team, "--run", "1m", "--gpu-type", "H100")
+    funded.says("hold", "settle", hold["id"], "--run-total", "3s")
 
     statement = funded.json("statement", funded.account, "--for", "today", "--all")
     assert 100_000_000 == sum(
@@ -329,7 +331,7 @@ def test_statement_adds_up_and_usage_is_grouped(funded: Shell) -> None:
             )
         )
     )
-    assert [("vision", "H100", "2500000", "3600000")] == [
+    assert [("vision", "H100", "2500000", "3000")] == [
         (one["account_name"], one["gpu_type"], one["charged_micros"], one["gpu_ms"]) for one in rows
     ]
     assert "2.50 cr" in funded.says("usage", "--for", "this month", "--by", "day").splitlines()[-1]

@@ -74,7 +74,14 @@ from bursar.core.messages import EndClass
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from tests.support.model.arithmetic import calendar_period
 from tests.support.model.ledger import Model
-from tests.support.model.values import LARGEST, ModelGrant, ModelHold, ModelMeter, Names
+from tests.support.model.values import (
+    CLOCKS_DIFFER,
+    LARGEST,
+    ModelGrant,
+    ModelHold,
+    ModelMeter,
+    Names,
+)
 
 T = TypeVar("T")
 
@@ -536,7 +543,8 @@ class Author:
             return attempt, max(1, (self.now - meter.started_at) // 1_000)
         ms = self.ms_for(self.amount(most), meter.rate, meter.milli_gpus)
         run_ms = meter.run_ms + ms + self.one((0, 1))
-        believed = (self.now - meter.started_at + DAY) // 1_000
+        ahead = DAY if hold.for_job else CLOCKS_DIFFER
+        believed = (self.now - meter.started_at + ahead) // 1_000
         return attempt, run_ms if self.chance(3) else min(run_ms, believed)
 
     def meters(self, hold: ModelHold) -> dict[int, ModelMeter]:

@@ -53,6 +53,7 @@ class Code(StrEnum):
     KEY_REUSED = "key_reused"
     # what is asked is out of the bounds that are set for it
     TIME_INVALID = "time_invalid"
+    EXCEEDS_HOLD_AGE = "exceeds_hold_age"
     HOLD_TOO_LONG = "hold_too_long"
     BUDGET_DIFFERS = "budget_differs"
     PRICE_UNKNOWN = "price_unknown"

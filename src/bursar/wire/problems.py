@@ -69,6 +69,12 @@ RULE_PROBLEMS: Final[Mapping[str, ProblemType]] = MappingProxyType(
         Code.TIME_INVALID: ProblemType(
             422, "A time is out of range", "The figures give the allowed range."
         ),
+        Code.EXCEEDS_HOLD_AGE: ProblemType(
+            422,
+            "The run time is longer than the hold has existed",
+            "Send the milliseconds that the work has run since the hold was opened, at most max_ms"
+            " of the figures. Charge earlier work as an amount_micros.",
+        ),
         Code.HOLD_TOO_LONG: ProblemType(
             422,
             "The hold would last too long",

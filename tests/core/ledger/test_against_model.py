@@ -42,7 +42,7 @@ from bursar.core.ids import (
     derive_id,
     derive_id_in_org,
 )
-from bursar.core.instant import HOUR, NEVER, Instant
+from bursar.core.instant import HOUR, MILLISECOND, NEVER, Instant
 from bursar.core.ledger.balance import balance
 from bursar.core.ledger.books import ApplicableBudget, Books, SettingKey
 from bursar.core.ledger.commands import (
@@ -90,7 +90,15 @@ from bursar.core.ledger.verify import find_problems
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Code, Refusal
 from tests.support.model.ledger import Model
-from tests.support.model.values import LARGEST, SHOWN, ModelHold, Names, Shown, Snapshot
+from tests.support.model.values import (
+    CLOCKS_DIFFER,
+    LARGEST,
+    SHOWN,
+    ModelHold,
+    Names,
+    Shown,
+    Snapshot,
+)
 from tests.support.strategies import BEGINNINGS, History, Questions, histories, questions
 
 pytestmark = pytest.mark.property
@@ -395,7 +403,7 @@ def test_a_past_view_never_changes(history: History, data: st.DataObject) -> Non
 
 # ── single properties ────────────────────────────────────────────────────────────────────────────
 @given(
-    readings=st.lists(st.integers(0, 5_000_000), min_size=1, max_size=8),
+    readings=st.lists(st.integers(0, 3_000_000), min_size=1, max_size=8),
     order=st.randoms(use_true_random=False),
     rate=st.sampled_from([1, 777, 3_600, 12_345_678, 3_600_000_000]),
     milli_gpus=st.sampled_from([1, 333, 1_000, 8_000]),
@@ -407,17 +415,43 @@ def test_only_the_largest_reading_counts(
     heard = readings + [order.choice(readings) for _ in range(3)]
     order.shuffle(heard)
     often, once = metered(rate, milli_gpus), metered(rate, milli_gpus)
+    now = T0 + 3_000_000 * MILLISECOND
     for number, run_ms in enumerate(heard):
         ask = Charge(charge=ChargeId(f"c{number}"), hold=HoldId("h"), run_ms=run_ms)
-        assert not isinstance(often.do(ask, T0), Refusal)
-    once.do(Charge(charge=ChargeId("c"), hold=HoldId("h"), run_ms=max(readings)), T0)
+        assert not isinstance(often.do(ask, now), Refusal)
+    once.do(Charge(charge=ChargeId("c"), hold=HoldId("h"), run_ms=max(readings)), now)
 
     used = max(readings) * rate * milli_gpus // 3_600_000_000
     for journal in (often, once):
         hold = journal.books.holds.get(HoldId("h"))
         assert hold is not None
         assert used == hold.used
-    assert snapshot(once.books, T0)["grants"] == snapshot(often.books, T0)["grants"]
+    assert snapshot(once.books, now)["grants"] == snapshot(often.books, now)["grants"]
+
+
+@given(
+    readings=st.lists(
+        st.tuples(st.integers(0, 100_000_000), st.integers(0, 100_000)), min_size=1, max_size=8
+    ),
+    rate=st.sampled_from([1, 777, 12_345_678, 3_600_000_000]),
+    milli_gpus=st.sampled_from([1, 1_000, 8_000]),
+)
+def test_asserted_run_time_costs_no_more_than_the_age_of_its_hold(
+    readings: list[tuple[int, int]], rate: int, milli_gpus: int
+) -> None:
+    """L13: whatever callers assert, and when, they are charged at most age + 5 s."""
+    journal = metered(rate, milli_gpus)
+    now = T0
+    for number, (elapsed, run_ms) in enumerate(readings):
+        now += elapsed
+        ask = Charge(charge=ChargeId(f"c{number}"), hold=HoldId("h"), run_ms=run_ms)
+        outcome = journal.do(ask, now)
+
+        most_ms = (now - T0 + CLOCKS_DIFFER) // MILLISECOND
+        assert (run_ms <= most_ms) == (not isinstance(outcome, Refusal))
+        hold = journal.books.holds.get(HoldId("h"))
+        assert hold is not None
+        assert most_ms * rate * milli_gpus // 3_600_000_000 >= hold.used
 
 
 @given(

@@ -121,6 +121,7 @@ def test_the_largest_rate_and_time_multiply_without_loss() -> None:
     org.issue("g1", AMOUNT_MAX)
 
     org.reserve("h1", run_ms=3_600_000, context=gpus("h100"))
+    org.later(hours=1)
     org.reading("h1", 3_599_999)
 
     spent = AMOUNT_MAX * 3_599_999 // 3_600_000

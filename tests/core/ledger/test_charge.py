@@ -397,21 +397,65 @@ def test_settling_beyond_the_hold_is_an_overrun() -> None:
 # What is asked wrongly
 
 
-def test_a_reading_far_ahead_of_our_clock_is_wrong() -> None:
-    """Clocks differ by a little; nothing has run a day longer than since it started (M2)."""
-    org = metered()
-    org.later(ms=7)
-    most_ms = 7 + 24 * 3_600_000
+def readings_of(run_ms: int) -> tuple[Command, ...]:
+    """Each command that can carry a reading."""
+    return (
+        ask.read("h1", run_ms),
+        ask.read("h1", run_ms, final=True),
+        ask.settle("h1", run_ms=run_ms),
+        ask.late_reading("h1", run_ms),
+    )
 
-    for command in (
-        ask.read("h1", most_ms + 1),
-        ask.settle("h1", run_ms=most_ms + 1),
-        ask.late_reading("h1", most_ms + 1),
-    ):
-        figures = {"run_ms": most_ms + 1, "most_ms": most_ms}
+
+def test_a_reading_of_a_pool_far_ahead_of_our_clock_is_wrong() -> None:
+    """Clocks differ by a little; nothing has run a day longer than since it started (M2)."""
+    org = Org(prices(h100=PER_MS))
+    org.issue("g1", 1_000)
+    org.reserve("h1", 600, context=gpus("h100", job="j"))
+    org.later(ms=7)
+    max_ms = 7 + 24 * 3_600_000
+
+    for command in readings_of(max_ms + 1):
+        figures = {"run_ms": max_ms + 1, "max_ms": max_ms}
         assert Refusal(Code.TIME_INVALID, figures) == org.refuses(command)
 
-    org.reading("h1", most_ms)
+    org.reading("h1", max_ms)
+
+
+def test_asserted_run_time_is_no_longer_than_the_hold_is_old() -> None:
+    """What a caller asserts has not run before its hold was opened (L13); clocks differ by 5 s."""
+    org = metered(rate=72 * 3_600, credits=72 * 24 * 3_600, held=72 * 24 * 3_600)
+    org.later(seconds=1)
+    max_ms = 1_000 + 5_000
+
+    for run_ms in (max_ms + 1, 24 * 3_600_000):
+        for command in readings_of(run_ms):
+            figures = {"run_ms": run_ms, "max_ms": max_ms}
+            assert Refusal(Code.EXCEEDS_HOLD_AGE, figures) == org.refuses(command)
+    assert 0 == org.hold("h1").used
+
+    org.reading("h1", max_ms)
+    org.later(ms=1)
+    org.reading("h1", max_ms + 1)
+
+
+def test_asserted_run_time_counts_from_the_start_of_its_attempt() -> None:
+    """A second attempt has not run since the hold was opened (L13)."""
+    org = metered()
+    org.later(seconds=60)
+    org.starts("h1", "h100", run_ms=100)
+
+    figures = {"run_ms": 5_001, "max_ms": 5_000}
+    assert Refusal(Code.EXCEEDS_HOLD_AGE, figures) == org.refuses(ask.read("h1", 5_001))
+
+
+def test_a_hold_that_only_names_a_job_is_charged_by_its_caller() -> None:
+    """The job of a context is a label; only submission makes a hold the job's (M1, L13)."""
+    org = Org(prices(h100=PER_MS))
+    org.issue("g1", 1_000)
+    org.reserve("h1", 600, context=gpus("h100", job="j"), for_job=False)
+
+    assert Code.EXCEEDS_HOLD_AGE == org.refuses(ask.read("h1", 5_001)).code
 
 
 Setup = Callable[[Org], Command]

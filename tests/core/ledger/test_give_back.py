@@ -22,7 +22,7 @@ def running(*grants: tuple[str, int], held: int) -> Org:
     org = Org(prices(h100=PER_MS))
     for grant, amount in grants:
         org.issue(grant, amount)
-    org.reserve("h1", held, context=gpus("h100"), until=hours(24))
+    org.reserve("h1", held, context=gpus("h100", job="j"), until=hours(24))
     return org
 
 

@@ -82,6 +82,7 @@ PRICES = PriceBook(
     )
 )
 A100 = Context(gpu_types=("a100",), milli_gpus=1_000)
+JOB = replace(A100, job=JobId("j"))  # a pool measures its run time
 EITHER = Context(gpu_types=("h100", "a100"), milli_gpus=1_000)
 
 
@@ -301,7 +302,7 @@ def test_lost_work_comes_back_to_the_hold() -> None:
     org = Org()
     org.issue("promo", 10, kind=CreditKind.PROMO, policy=GrantPolicy(refundable=False))
     org.issue("paid", 90)
-    assert org.reserve("h", run_ms=50_000, context=A100) is None
+    assert org.reserve("h", run_ms=50_000, context=JOB, for_job=True) is None
     org.charge("h", run_ms=30_000, final=True)
     assert org.draws("h") == {"promo": (0, 10, 0), "paid": (20, 20, 0)}
     org.do(GiveBack(hold=HoldId("h"), attempt=1, kept_ms=5_000))
@@ -349,8 +350,8 @@ def test_a_budget_counts_charges_and_what_holds_can_spend_in_the_period() -> Non
     org.do(day)
     evening = instant("2026-06-10T19:00") - T0
     org.do(RepayDebt(), at=evening)
-    job = Context(gpu_types=("a100",), milli_gpus=1_000)
-    assert org.reserve("h", run_ms=10 * 3_600_000, context=job, limit=evening + 10 * HOUR) is None
+    ten_hours = {"run_ms": 10 * 3_600_000, "limit": evening + 10 * HOUR}
+    assert org.reserve("h", context=JOB, for_job=True, **ten_hours) is None
     counts = org.model.snapshot(org.now)["counts"]["b"]
     assert counts == {None: 3 * 3_600}
     assert org.reserve("i", 101) is Code.BUDGET_EXCEEDED
@@ -479,7 +480,7 @@ def test_given_back_work_and_reversals_do_not_take_the_same_count_twice() -> Non
         SetBudget(budget=BudgetId("b"), target=target, every=PeriodKind.DAY, limit=1, hard=False)
     )
     org.issue("last", 100)
-    assert org.reserve("h", 100, context=A100) is None
+    assert org.reserve("h", 100, context=JOB, for_job=True) is None
     org.charge("h", run_ms=100_000)
     org.issue("first", 100, expires_at=T0 + DAY)
     org.charge("h", run_ms=200_000)

@@ -6,6 +6,7 @@ from bursar.core.refusal import Code
 from tests.support.model.arithmetic import price
 from tests.support.model.holds import HoldRules
 from tests.support.model.values import (
+    CLOCKS_DIFFER,
     DAY,
     LARGEST,
     ModelCharge,
@@ -104,9 +105,12 @@ class ChargeRules(HoldRules):
             return Code.ALREADY_EXISTS
         if ask.run_ms is not None and not hold.metered:
             return Code.NOT_METERED
-        if meter is not None and self._is_ahead(meter, ask.run_ms):
-            return Code.TIME_INVALID
-        return None
+        if meter is None or ask.run_ms is None:
+            return None
+        ran_until = meter.started_at + ask.run_ms * 1000
+        if hold.for_job:  # a pool measured it
+            return Code.TIME_INVALID if ran_until > self.now + DAY else None
+        return Code.EXCEEDS_HOLD_AGE if ran_until > self.now + CLOCKS_DIFFER else None
 
     def meter(self, hold: ModelHold, attempt: int) -> ModelMeter | None:
         """An attempt's meter; with one type, the first attempt runs without having been started."""
@@ -123,10 +127,6 @@ class ChargeRules(HoldRules):
         if meter is None or run_ms is None or run_ms <= meter.run_ms:
             return None
         return Stretch(meter, meter.run_ms, run_ms)
-
-    def _is_ahead(self, meter: ModelMeter, run_ms: int | None) -> bool:
-        """Whether a reading says that an attempt ran until more than a day from now."""
-        return run_ms is not None and meter.started_at + run_ms * 1000 > self.now + DAY
 
     def _advance(self, hold: ModelHold, attempt: int, stretch: Stretch) -> None:
         stretch.meter.run_ms = stretch.to_ms

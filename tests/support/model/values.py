@@ -14,6 +14,7 @@ MILLION: Final = 1_000_000
 MINUTE: Final = 60_000_000
 HOUR: Final = 60 * MINUTE
 DAY: Final = 24 * HOUR
+CLOCKS_DIFFER: Final = 5_000_000  # how far a caller's reading may be ahead
 PLACES: Final = ("free", "held", "spent", "forfeited", "revoked", "moved")
 SHOWN: Final = ("available", "held", "spent", "lapsed", "revoked", "moved")
 KINDS: Final = ("promo", "grant", "paid")

@@ -146,6 +146,7 @@ _add(
     problems=(
         "hold_unknown",
         "hold_closed",
+        "exceeds_hold_age",
         "not_metered",
         "attempt_settled",
         "exceeds_hold",
@@ -194,7 +195,7 @@ _add(
     summary="Settle a hold",
     description="Charge the final usage, refund the rest and close the hold.",
     example={"total_micros": 5000000},
-    problems=("hold_unknown", "hold_closed", "not_metered", "hold_of_a_job"),
+    problems=("hold_unknown", "hold_closed", "exceeds_hold_age", "not_metered", "hold_of_a_job"),
     status=200,
     spec=CommandSpec(
         subjects=(("holds", "id"),),

@@ -3,7 +3,7 @@
 from typing import Final
 
 from bursar.core.ids import ChargeId
-from bursar.core.instant import DAY, MILLISECOND, Instant
+from bursar.core.instant import DAY, MILLISECOND, SECOND, Instant
 from bursar.core.ledger.books import require
 from bursar.core.ledger.commands import BookLate, Charge, Settle
 from bursar.core.ledger.draft import Draft
@@ -24,7 +24,9 @@ from bursar.core.money import AMOUNT_MAX, Micros
 from bursar.core.refusal import Code, Refusal
 from bursar.core.value import replace
 
-AHEAD_MAX: Final = DAY  # a reading further ahead of the database's clock is refused
+AHEAD_MAX: Final = DAY  # how far a pool's reading may be ahead of the database's clock
+# How far a caller's reading may be: two servers of a database differ by as much at most (D5).
+ASSERTED_AHEAD_MAX: Final = 5 * SECOND
 
 
 def charge(draft: Draft, ask: Charge) -> Refusal | None:
@@ -165,13 +167,21 @@ def _reading(
 
 
 def _read_meter(draft: Draft, hold: Hold, attempt: int, run_ms: int) -> Meter | Refusal:
-    """The meter of an attempt; refuses a reading too far ahead of the database's clock."""
+    """The meter of an attempt; refuses a reading that is longer than the attempt can have run.
+
+    A pool measures the run time of a job. On any other hold the caller asserts it, and the attempt
+    is no older than the hold: such a reading may be ahead only by what clocks differ.
+    """
     meter = meter_of(hold, attempt)
     if isinstance(meter, Refusal):
         return meter
-    most_ms = (draft.now - meter.started_at + AHEAD_MAX) // MILLISECOND
-    if run_ms > most_ms:
-        return Refusal(Code.TIME_INVALID, {"run_ms": run_ms, "most_ms": most_ms})
+    age = draft.now - meter.started_at
+    if hold.terms.for_job:
+        code, max_ms = Code.TIME_INVALID, (age + AHEAD_MAX) // MILLISECOND
+    else:
+        code, max_ms = Code.EXCEEDS_HOLD_AGE, (age + ASSERTED_AHEAD_MAX) // MILLISECOND
+    if run_ms > max_ms:
+        return Refusal(code, {"run_ms": run_ms, "max_ms": max_ms})
     return meter
 
 
