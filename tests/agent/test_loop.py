@@ -334,7 +334,7 @@ def test_pool_that_ignores_reports_is_logged(
 ) -> None:
     """A node that came back without its disk would never be heard."""
     with agent(folder, Scripted(lambda told, wait_ms: None)):
-        eventually(lambda: "another name" in caplog.text)
+        eventually(lambda: "--reset" in caplog.text)
 
 
 def test_nothing_starts_on_a_full_disk(

@@ -147,7 +147,7 @@ def test_served_description_is_the_tested_one(service: Process) -> None:
 # They say what shall be, or count by themselves: asked twice, they have one effect.
 NUMBERED = (
     *("pools.create", "nodes.register", "nodes.set_state", "nodes.report", "nodes.log"),
-    *("scaling.set", "nodes.finished_jobs"),
+    *("nodes.reset", "scaling.set", "nodes.finished_jobs"),
 )
 
 

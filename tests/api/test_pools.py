@@ -242,6 +242,24 @@ def test_key_of_a_node_reports_for_its_node_only(
     refused(stranger.caller.post(f"{stranger.path}/logs", log), 404, "not_found")
 
 
+def test_misused_node_key_cannot_silence_its_node_for_ever(
+    operator: Caller, pool: str, worker: Worker
+) -> None:
+    """A number far ahead is ignored; after a smaller step an operator resets the node (N4)."""
+    path, body = f"{worker.path}/reports", {"number": 1, "at_us": 0, "readings": []}
+    assert worker.report() is not None
+    far = worker.caller.post(path, {**body, "boot": 2**53 - 1})
+    assert (200, None) == (far.status_code, far.json()["orders"])
+    assert worker.report() is not None
+    assert worker.caller.post(path, {**body, "boot": 1_000}).json()["orders"] is not None
+    assert worker.report() is None
+
+    refused(worker.caller.post(f"{worker.path}/reset", {}), 403, "forbidden")
+    refused(operator.post(f"/pools/{pool}/nodes/n9/reset", {}), 404, "not_found")
+    assert 200 == operator.post(f"{worker.path}/reset", {}).status_code
+    assert worker.report() is not None
+
+
 def test_only_operators_create_keys_of_nodes(tenant: Tenant, operator: Caller) -> None:
     ask = {"name": "w", "scopes": ["work"], "node": "main/*"}
 

@@ -127,6 +127,7 @@ def test_node_is_drained_and_returned_to_service(
 ) -> None:
     assert "draining" in funded.says("nodes", pool, "--drain", "n1")
     assert "draining" not in funded.says("nodes", pool, "--ready", "n1")
+    assert "n1" in funded.says("nodes", pool, "--reset", "n1")
 
 
 @pytest.mark.parametrize("options", [["--follow"], []])

@@ -584,7 +584,7 @@ def test_others_hear_that_a_node_has_gone_and_what_went_wrong_on_one(
 ) -> None:
     """Whoever keeps the pool in memory, and whoever reads it anew."""
     trouble = Trouble(
-        mishaps=(Mishap(T0, "acme", JobId("job"), lost=True),), until=1, quarantines=2
+        mishaps=(Mishap(T0, "acme", JobId("job"), lost=True, began=False),), until=1, quarantines=2
     )
     node = Node(id=NodeId("goes"), gpu_type="H100", gpus=2)
     with (

@@ -157,6 +157,7 @@ REQUESTS: Final[Mapping[str, Callable[[Ids], Asked]]] = {
     "nodes.set_state": lambda _: Asked(
         "operator", f"/pools/{POOL}/nodes/n1/state", {"state": "ready"}
     ),
+    "nodes.reset": lambda _: Asked("operator", f"/pools/{POOL}/nodes/n1/reset", {}),
     "nodes.report": lambda _: Asked(
         "work",
         "/pools/nowhere/nodes/n1/reports",

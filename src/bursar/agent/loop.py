@@ -158,7 +158,8 @@ class AgentLoop:
         if self._ignored == IGNORED_MAX:
             _log.error(
                 "the pool ignores the reports of %s: the node is not registered, or the pool has"
-                " reports of a later start. If its disk was replaced, give the node another name",
+                " reports of a later start. If its disk was replaced, an operator can run:"
+                " bursar nodes POOL --reset NODE",
                 self._agent.node,
             )
 

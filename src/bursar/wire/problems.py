@@ -262,7 +262,7 @@ HTTP_PROBLEMS: Final[Mapping[str, ProblemType]] = MappingProxyType(
         ),
         "node_busy": ProblemType(
             409,
-            "The node cannot be redefined while jobs run on it",
+            "The node cannot be redefined or reset while jobs run on it",
             "Drain the node and wait until it is empty, or register it under another name.",
         ),
         "node_returned": ProblemType(

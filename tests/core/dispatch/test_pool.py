@@ -6,7 +6,14 @@ from bursar.core.dispatch import pool as rules
 from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.dispatch.pool import Placement
 from bursar.core.dispatch.quarantine import is_usable
-from bursar.core.dispatch.reports import START_TIMEOUT, NodeReport, clocks_differ, receive_report
+from bursar.core.dispatch.reports import (
+    BOOT_STEP_MAX,
+    START_TIMEOUT,
+    NodeReport,
+    Reading,
+    clocks_differ,
+    receive_report,
+)
 from bursar.core.dispatch.state import (
     LEADER_TERM,
     ClockSample,
@@ -319,6 +326,36 @@ def test_a_report_that_is_no_newer_is_left_alone() -> None:
     assert trial.report(boot=2, n=1) is None
     assert trial.report(boot=1, n=99) is None
     assert trial.report(node=NodeId("n9")) is None
+
+
+def test_a_start_number_that_is_far_ahead_is_ignored() -> None:
+    """A misused key could silence its node with it: later reports of the agent look old (N4)."""
+    trial = waiting()
+
+    trial.report(boot=1)
+
+    assert trial.report(boot=BOOT_STEP_MAX + 2, n=1) is None
+    assert trial.report(boot=BOOT_STEP_MAX + 1, n=1) is not None
+    assert trial.report(boot=2**53 - 1, n=1) is None
+    assert BOOT_STEP_MAX + 1 == trial.pool.machines[N1].boot
+
+
+def test_an_operator_lets_a_node_report_again_when_it_has_no_lease() -> None:
+    """As after its disk was replaced; with a lease, its agent could start an attempt twice."""
+    trial = waiting()
+    trial.report(boot=7, n=5)
+    lease = trial.place()
+    assert isinstance(lease, Lease)
+    work = trial.work()
+    assert Denied.NODE_UNKNOWN is rules.reset_reports(work, NodeId("n9"))
+    assert Denied.NODE_BUSY is rules.reset_reports(work, N1)
+    trial.report(Reading(fence=lease.fence, run_ms=0, exit=Exit.GONE), node=N1, boot=7, n=6)
+    assert trial.report(boot=1, n=1) is None
+    work = trial.work()
+    assert rules.reset_reports(work, N1) is None
+    work.commit()
+
+    assert trial.report(boot=1, n=1) is not None
 
 
 def test_a_reading_of_nobody_changes_nothing() -> None:

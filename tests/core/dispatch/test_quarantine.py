@@ -79,7 +79,7 @@ class Troubled(Trial):
 
 
 def test_several_jobs_that_are_lost_at_once_speak_against_a_node() -> None:
-    """It gets no more leases, until time has passed."""
+    """Its agent could not start them, also if they are of one org: no more leases for a while."""
     trial = Troubled()
     for _ in range(JOBS_MIN - 1):
         trial.attempt(Exit.GONE)
@@ -117,6 +117,20 @@ def test_programs_of_one_org_that_fail_are_its_own_business() -> None:
     assert NodeState.QUARANTINED is trial.stands()
 
 
+def test_attempts_of_one_org_that_are_lost_once_they_run_prove_nothing() -> None:
+    """A program that runs can end its attempt on purpose; it does not empty a pool for others."""
+    trial = Troubled()
+    for _ in range(3 * JOBS_MIN):
+        trial.attempt(Exit.GONE, 1)
+        assert NodeState.READY is trial.stands()
+    trial.attempt(Exit.GONE)
+    trial.attempt(Exit.FAILED, 1)
+    assert NodeState.READY is trial.stands(), "beside another kind as well"
+    trial.attempt(Exit.GONE, 1, org="other")
+
+    assert NodeState.QUARANTINED is trial.stands(), "if others lose theirs, it is the node's"
+
+
 def test_what_has_run_well_excuses_what_failed_and_not_what_was_lost() -> None:
     trial = Troubled()
     trial.attempt(Exit.FAILED, org="other")
@@ -126,7 +140,7 @@ def test_what_has_run_well_excuses_what_failed_and_not_what_was_lost() -> None:
     trial.attempt(Exit.FAILED, MIN_RUN_MS)
     trial.attempt(Exit.FAILED)
     assert NodeState.READY is trial.stands()
-    trial.attempt(Exit.FAILED)
+    trial.attempt(Exit.FAILED, org="other")
 
     assert NodeState.QUARANTINED is trial.stands()
 

@@ -12,11 +12,12 @@ from bursar.api.context import Service
 from bursar.api.errors import CallFailed
 from bursar.api.operation import OperationTable
 from bursar.api.pages import json_response
-from bursar.core.dispatch.pool import set_node_state
+from bursar.core.dispatch.pool import reset_reports, set_node_state
 from bursar.core.dispatch.reports import LeaseOrders, NodeReport, has_news
 from bursar.core.dispatch.state import Pool
 from bursar.core.ids import NodeId
 from bursar.core.instant import Instant
+from bursar.core.leases import Denied
 from bursar.core.scheduling.model.nodes import NodeState
 from bursar.service.keys import Scope
 from bursar.service.pools.logs import Part, keep_log
@@ -42,6 +43,7 @@ from bursar.wire.pools import (
     PoolResponse,
     PoolsResponse,
 )
+from bursar.wire.requests import EmptyBody
 
 operations = OperationTable("Pools")
 
@@ -176,6 +178,29 @@ async def set_state(call: Call, pool: Name, node: Name, body: NodeStateRequest) 
     )
     if not used:
         raise CallFailed("not_found", f"pool {pool!r} has no node {node!r}")
+    return _node_response(keeper, node)
+
+
+@operations.post(
+    "/v1/pools/{pool}/nodes/{node}/reset",
+    summary="Accept a node's reports again",
+    name="nodes.reset",
+    response=NodeResponse,
+    scope=Scope.OPERATOR,
+    tag="Nodes",
+    problems=("node_busy", "not_found"),
+)
+async def reset_node(call: Call, pool: Name, node: Name, body: EmptyBody | None = None) -> Response:
+    """Forget how often the node's agent was started. A pool ignores reports with a smaller number
+    than the last one, as after the disk of a node was replaced or its key was misused. The node
+    must have no lease.
+    """
+    keeper = await find_pool(call.service, pool)
+    denied = await asyncio.to_thread(keeper.change, lambda work: reset_reports(work, NodeId(node)))
+    if denied is Denied.NODE_UNKNOWN:
+        raise CallFailed("not_found", f"pool {pool!r} has no node {node!r}")
+    if denied is not None:
+        raise CallFailed(denied, f"{node!r} has leases: revoke a misused key and wait 20 seconds")
     return _node_response(keeper, node)
 
 

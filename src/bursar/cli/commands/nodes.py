@@ -40,10 +40,21 @@ def nodes(
         str | None,
         typer.Option(metavar="NODE", help="Return this node to service, also from quarantine."),
     ] = None,
+    reset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NODE",
+            help="Accept reports of this node again, after its disk was replaced or its key was"
+            " misused. It must have no jobs.",
+        ),
+    ] = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Show the nodes of a pool and their use. For operators."""
     call = ApiCall(output)
+    if reset is not None:
+        with connect() as client:
+            client.post(f"/v1/pools/{pool}/nodes/{reset}/reset", {}, key=call.key)
     for node, state in ((drain, "draining"), (ready, "ready")):
         if node is not None:
             with connect() as client:

@@ -124,6 +124,20 @@ def set_node_state(work: PoolTransaction, node: NodeId, state: NodeState) -> boo
     return True
 
 
+def reset_reports(work: PoolTransaction, node: NodeId) -> Denied | None:
+    """Accept the next report of a node whatever number it has.
+
+    Only while the node has no lease: an agent that lost its disk could start an attempt twice.
+    """
+    machine = work.machine(node)
+    if machine is None:
+        return Denied.NODE_UNKNOWN
+    if any(True for _ in work.live_on(node)):
+        return Denied.NODE_BUSY
+    work.put(replace(machine, boot=0, n=0, clock_sample=None))
+    return None
+
+
 def _gpus(node: Node) -> tuple[str, int, int]:
     return node.gpu_type, node.gpus, node.slots
 

@@ -1,14 +1,15 @@
-"""Nodes on which nothing gets going: no new jobs for a while, and for longer each time (S10).
+"""Quarantine: a node on which attempts keep failing gets no new jobs for a while (S10).
 
-A mishap is an attempt that was lost, or failed, as soon as it had begun. Several of them, of
-different jobs and within a while, speak against the node. But programs fail for reasons of their
-own: failures count only as long as nothing has run well there since, and if they are of one org
-alone only beside an attempt that was lost.
+A mishap is an attempt that was lost, or failed, within its first seconds. Several mishaps of
+different jobs within a while speak against their node, if one org alone cannot have caused them:
+they are of several orgs, or the node's agent could not start the attempts at all. A program that
+runs can fail on purpose, so mishaps of one org whose programs began prove nothing. Failures count
+only as long as no attempt has run well on the node since.
 
 A user with broken jobs, or an outage of the service, must not empty a pool. So at most a part of
-the usable nodes of a type is in quarantine at a time, and never the last one.
-
-It ends by itself, or when an operator says that the node is ready.
+the usable nodes of a type is in quarantine at a time, and never the last one. Each quarantine in a
+row is longer than the one before. It ends by itself, or when an operator says that the node is
+ready.
 """
 
 from typing import Final
@@ -60,11 +61,11 @@ def state_of(machine: PoolNode, now: Instant) -> NodeState:
 
 def record_end(work: PoolTransaction, lease: Lease, why: Cause) -> None:
     """Remember of an attempt that has ended so whether it speaks for or against its nodes."""
-    begun = lease.run_ms >= MIN_RUN_MS or why is Cause.FINISHED
+    ran_well = lease.run_ms >= MIN_RUN_MS or why is Cause.FINISHED
     for part in lease.parts:
         machine = work.machine(part.piece.node)
         assert machine is not None  # no node goes while something lives there
-        if begun:
+        if ran_well:
             _record_success(work, machine)
         elif _is_node_to_blame(part, why):
             _record_mishap(work, machine, lease, lost=why is Cause.LOST)
@@ -86,7 +87,8 @@ def _record_mishap(work: PoolTransaction, machine: PoolNode, lease: Lease, *, lo
     before = machine.trouble
     lately = (mishap for mishap in before.mishaps if mishap.at > work.now - MISHAP_WINDOW)
     others = (mishap for mishap in lately if (mishap.org, mishap.job) != lease.key)
-    mishaps = (*others, Mishap(work.now, lease.org, lease.job, lost))
+    began = lease.started_at is not None
+    mishaps = (*others, Mishap(work.now, lease.org, lease.job, lost=lost, began=began))
     trouble = replace(before, mishaps=mishaps)
     if _is_enough(mishaps):
         trouble = (
@@ -96,11 +98,10 @@ def _record_mishap(work: PoolTransaction, machine: PoolNode, lease: Lease, *, lo
 
 
 def _is_enough(mishaps: tuple[Mishap, ...]) -> bool:
-    """Whether mishaps, each of another job, speak against a node."""
-    suspicious = (
-        any(mishap.lost for mishap in mishaps) or len({mishap.org for mishap in mishaps}) > 1
-    )
-    return len(mishaps) >= JOBS_MIN and suspicious
+    """Whether mishaps, each of another job, are more than one org alone can have caused."""
+    not_begun = sum(not mishap.began for mishap in mishaps)
+    orgs = {mishap.org for mishap in mishaps}
+    return not_begun >= JOBS_MIN or (len(mishaps) >= JOBS_MIN and len(orgs) > 1)
 
 
 def _start_quarantine(trouble: Trouble, now: Instant) -> Trouble:

@@ -39,6 +39,7 @@ START_TIMEOUT: Final = 60 * SECOND  # or the attempt is lost: its node may not h
 DRIFT_PPM: Final = 10_000  # by how much a node's clock may run faster or slower
 CLOCK_SPAN_MIN: Final = 30 * SECOND  # clocks are compared over at least so long
 CLOCK_JUMP_MAX: Final = 10 * SECOND  # by which the pool's own clock may have been put meanwhile
+BOOT_STEP_MAX: Final = 1_000_000  # starts of an agent that the pool may not have heard of
 
 
 @value
@@ -108,7 +109,7 @@ def has_news(report: NodeReport, orders: LeaseOrders) -> bool:
 def receive_report(work: PoolTransaction, report: NodeReport) -> LeaseOrders | None:
     """Take a node's readings, renew its leases, and say which these are; None if it is no news."""
     machine = work.machine(report.node)
-    if machine is None or (report.boot, report.number) <= (machine.boot, machine.n):
+    if machine is None or not is_next_report(machine, report):
         return None
     work.put(_node_after(work, machine, report))
     for reading in report.readings:
@@ -117,6 +118,15 @@ def receive_report(work: PoolTransaction, report: NodeReport) -> LeaseOrders | N
         if lease is not None and part is not None:
             _apply_reading(work, lease, part, reading)
     return renew_leases(work, report)
+
+
+def is_next_report(machine: PoolNode, report: NodeReport) -> bool:
+    """Whether a report is newer than the last one of its node, and credible.
+
+    A node counts its starts. A count far ahead would shut out the reports of the real agent.
+    """
+    is_newer = (report.boot, report.number) > (machine.boot, machine.n)
+    return is_newer and report.boot <= machine.boot + BOOT_STEP_MAX
 
 
 def renew_leases(work: PoolTransaction, report: NodeReport) -> LeaseOrders:

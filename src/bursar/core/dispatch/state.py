@@ -183,6 +183,7 @@ class Mishap(NamedTuple):
     org: str
     job: JobId
     lost: bool  # nothing was left of it; else it failed
+    began: bool  # its program ran, and may itself be the cause
 
 
 @value
