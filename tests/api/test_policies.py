@@ -88,7 +88,7 @@ def test_repeated_request_gets_the_same_response(operator: Caller, path: str) ->
         ({"tiers": []}, "tiers: there is one at least"),
         ({"tiers": [{"weight": 1}]}, r"tiers[0]: name must be named"),
         ({"tiers": [{"name": "a"}, {"name": "a"}]}, "a is there more than once"),
-        ({"tiers": {"paid": {"floor_ppm": 900_000}}}, "floors are 1650000 ppm together"),
+        ({"tiers": {"paid": {"floor_ppm": 900_000}}}, "floors add up to 1650000 ppm"),
         ({"tiers": {"paid": {"preempts": ["gold"]}}}, "tiers.paid.preempts: unknown key: gold"),
         ({"tiers": {"paid": {"start_target": "soon"}}}, "'soon' is no span"),
         ({"shares": {"acme": {}}}, "tier/org"),

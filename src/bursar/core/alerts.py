@@ -69,7 +69,7 @@ class AlertRule:
 
     @property
     def body(self) -> str:
-        """The setting that it is."""
+        """The rule as the body of a setting."""
         fields = {
             "kind": self.kind,
             "account": self.account,
@@ -80,13 +80,13 @@ class AlertRule:
 
     @classmethod
     def from_body(cls, body: str) -> Self:
-        """The rule that a setting is."""
+        """The rule from the body of a setting."""
         fields: dict[str, Any] = json.loads(body)
         return cls(**{**fields, "kind": AlertKind(fields["kind"])})
 
     @property
     def horizon(self) -> int:
-        """How far ahead it looks, in microseconds."""
+        """How far ahead the rule looks, in microseconds."""
         return (self.days or 0) * DAY
 
 
@@ -110,7 +110,7 @@ class Alert:
 
     @property
     def body(self) -> str:
-        """The setting that it is."""
+        """The alert as the body of a setting."""
         fields = {
             "kind": self.kind,
             "account": self.account,
@@ -122,7 +122,7 @@ class Alert:
 
     @classmethod
     def from_body(cls, body: str) -> Self:
-        """The alert that a setting is."""
+        """The alert from the body of a setting."""
         fields: dict[str, Any] = json.loads(body)
         return cls(**{**fields, "kind": AlertKind(fields["kind"])})
 
@@ -134,7 +134,7 @@ def alert_id(org: str, kind: AlertKind, occasion: str, at: Instant) -> str:
 
 @value
 class EventAlert:
-    """An alert that an event raises; its account stands in the row `row` of `table`."""
+    """An alert that an event raises; its account is found in row `row` of `table`."""
 
     alert: Alert
     id: str
@@ -221,7 +221,7 @@ def find_standing_alert(rule: AlertRule, id: str, balance: Balance) -> Alert | N
 
 
 def mark_recovered(alert: Alert, raised_at: Instant) -> Alert:
-    """The alert as it is sent once its balance has recovered."""
+    """The alert after its balance has recovered, as it is sent again."""
     return Alert(
         kind=alert.kind,
         account=alert.account,
@@ -234,7 +234,7 @@ def mark_recovered(alert: Alert, raised_at: Instant) -> Alert:
 def make_expiry_alert(
     rule: AlertRule, id: str | None, grant: str, account: str, expires_at: Instant, amount: Micros
 ) -> Alert:
-    """The alert that credits will lapse."""
+    """The alert about credits that will expire."""
     figures = {"grant": grant, "expires_at": expires_at, "available": amount, "days": rule.days}
     return Alert(kind=AlertKind.CREDITS_EXPIRING, account=account, figures=figures, rule=id)
 

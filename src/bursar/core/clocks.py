@@ -1,8 +1,8 @@
-"""Vector clocks: what happened before what, when there is no common time.
+"""Vector clocks: which events happened before which, without a common time.
 
 Each region counts its own steps; a clock holds, for each region, how many of its steps are known.
-One clock is before another when it knows no more of any region and less of some. When each knows
-something that the other does not, neither is before: they are concurrent.
+One clock is before another if it knows no more of any region and less of at least one. If each
+knows something that the other does not, they are concurrent.
 
     a = VectorClock().tick("eu")       # {"eu": 1}
     b = a.tick("us")                   # {"eu": 1, "us": 1}, after a
@@ -18,7 +18,7 @@ MAX_COUNT: Final = 2**63 - 1
 
 @final
 class VectorClock:
-    """How many steps of each region are known; never changes. A region not named counts 0."""
+    """How many steps of each region are known; immutable. A region that is not named counts 0."""
 
     __slots__ = ("_counts", "_hash", "total")
 
@@ -32,7 +32,7 @@ class VectorClock:
 
     @classmethod
     def _of(cls, counts: dict[str, int]) -> "VectorClock":
-        """A clock of counts that are known to be right."""
+        """A clock from counts that are known to be valid."""
         clock = object.__new__(cls)
         clock._set(counts)
         return clock

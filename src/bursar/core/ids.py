@@ -1,4 +1,4 @@
-"""Names of things: opaque text, UUIDv7 when made by the service, made outside the core."""
+"""Ids: opaque texts. The service makes UUIDv7, outside the core."""
 
 import re
 from hashlib import sha256

@@ -13,5 +13,5 @@ NEVER: Final[Instant] = 2**63 - 1  # the end of what has no end
 
 
 def whole_ms(span: int) -> int:
-    """The number of milliseconds begun in `span` microseconds; nothing is less than zero long."""
+    """The number of milliseconds in `span` microseconds, rounded up; at least 0."""
     return -(-max(span, 0) // MILLISECOND)

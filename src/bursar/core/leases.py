@@ -1,9 +1,9 @@
 """Leases and readings: how long a lease lasts, what a reading proves, when a pool reports (M2, M4).
 
-A lease is renewed by every report of its node and runs out when none comes. Usage is a fact, a
-lease is a right: a report that comes too late renews nothing, but the time it proves still counts,
-up to the end of the lease. The pool reports proven run time to the org at intervals and at the
-end of the attempt (D4).
+Every report of a node renews its leases; without reports they expire. A lease is a right, usage is
+a fact: a report that arrives too late renews nothing, but the run time it proves still counts, up
+to the end of the lease. The pool reports proven run time to the org at intervals and at the end of
+the attempt (D4).
 """
 
 from enum import StrEnum
@@ -70,10 +70,10 @@ def report_interval_ms(rate: Micros, milli_gpus: int, hold: Micros) -> int:
 
 
 def requeues(end_class: EndClass, requeues_left: int, left_ms: int, *, withdrawn: bool) -> bool:
-    """Whether a job waits for another attempt: after an end that was not its own (M3)."""
+    """Whether a job waits for another attempt after this end (M3)."""
     return not is_job_responsible(end_class) and not withdrawn and requeues_left > 0 and left_ms > 0
 
 
 def is_job_responsible(end_class: EndClass) -> bool:
-    """Whether the job is responsible for an end: then lost work is not given back (M3)."""
+    """Whether the job is responsible for an end: then lost work is not refunded (M3)."""
     return end_class in (EndClass.USER, EndClass.LIMIT)

@@ -1,8 +1,8 @@
 """Messages between orgs and pools about a job (D4).
 
-Messages are numbered for each job and direction and handled in that order, each once. An org says
-what may run and what it has credits for; a pool says what ran and for how long. Amounts are
-changes, run times are totals.
+Messages are numbered per job and direction, and each is handled once, in this order. An org reports
+what is to run and what it has credits for. A pool reports what ran and for how long. Amounts are
+differences, run times are totals.
 """
 
 from enum import StrEnum
@@ -17,28 +17,28 @@ from bursar.core.value import value
 
 
 class EndClass(StrEnum):
-    """Why an attempt ended: who answers for the work that was lost (M3)."""
+    """Who is responsible for the end of an attempt, and so for lost work (M3)."""
 
-    USER = "user"  # it finished, failed by itself, or was withdrawn
-    PLATFORM = "platform"  # a machine or a worker failed
-    PREEMPTION = "preemption"  # its place was needed by another
-    LIMIT = "limit"  # its time or its hold was used up
+    USER = "user"  # it succeeded, failed, or was cancelled
+    PLATFORM = "platform"  # a machine or an agent failed
+    PREEMPTION = "preemption"  # another job needed its GPUs
+    LIMIT = "limit"  # its time or its credits were used up
 
 
 class Cause(StrEnum):
-    """Why a job went from one state of its life to another."""
+    """Why a job changed from one state to another."""
 
     PLACED = "placed"
-    STARTED = "started"  # its first reading came
+    STARTED = "started"  # its node sent the first reading
     STOP_REQUESTED = "stop_requested"
     FINISHED = "finished"
-    FAILED = "failed"  # by itself
-    CANCELLED = "cancelled"  # its org has withdrawn it
-    PREEMPTED = "preempted"  # its place was needed by a job of another org
-    MADE_ROOM = "made_room"  # or by one of its own
-    LOST = "lost"  # its node was silent for too long, or had lost it
-    GIVEN_UP = "given_up"  # preempted or lost once too often
-    TIME_UP = "time_up"  # it has run as long as it may
+    FAILED = "failed"  # its process failed
+    CANCELLED = "cancelled"  # by its org
+    PREEMPTED = "preempted"  # for a job of another org
+    MADE_ROOM = "made_room"  # preempted for a job of its own org
+    LOST = "lost"  # its node was silent for too long, or has no such process any more
+    GIVEN_UP = "given_up"  # preempted or lost more often than it may be requeued
+    TIME_UP = "time_up"  # its maximum run time is used
     OUT_OF_CREDITS = "out_of_credits"
     TOPPED_UP = "topped_up"
     HOLD_ENDED = "hold_ended"  # while it waited
@@ -48,12 +48,12 @@ class Cause(StrEnum):
 
 @value
 class Program:
-    """What a node runs, and what it lets it have."""
+    """What a node runs, and its limits."""
 
     command: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
-    memory_mib: int = 0  # at most so much on each node; 0 for no bound
-    checkpoint_every_ms: int = 0  # it makes a checkpoint so often; 0 if it makes none
+    memory_mib: int = 0  # the maximum on each node; 0 for no limit
+    checkpoint_every_ms: int = 0  # the interval between checkpoints; 0 if it makes none
 
     def __post_init__(self) -> None:
         check_int("memory_mib", self.memory_mib, 0, AMOUNT_MAX)
@@ -62,14 +62,14 @@ class Program:
 
 @value
 class JobSpec:
-    """What a job needs and runs: all that its pool is sent besides its credits."""
+    """What a job needs and runs: everything that its pool needs except for credits."""
 
     shape: Shape
     program: Program = Program()
     priority_class: int = 0
     preemptible: bool = True
-    estimate_ms: int | None = None  # how long it says that it runs, if it says so
-    requeues: int = 0  # how often it may start again after an end that was not its own
+    estimate_ms: int | None = None  # the expected run time, if it was stated
+    requeues: int = 0  # how often it may start again after a preemption or a loss
 
     def __post_init__(self) -> None:
         check_int("priority_class", self.priority_class, 0, CLASS_MAX)
@@ -80,7 +80,7 @@ class JobSpec:
 
 @value
 class Enqueue:
-    """Run this: what it needs, on whose behalf, and how far its credits reach."""
+    """Add a job to the queue: what it needs, its owner, and its credits."""
 
     account: AccountId
     user: UserId
@@ -114,17 +114,17 @@ class Enqueue:
 
 @value
 class Withdraw:
-    """Do not run it any more; a running attempt is to be stopped."""
+    """Cancel the job; a running attempt is stopped."""
 
 
 @value
 class Leave:
-    """Give it back, if no attempt of it has begun: it shall wait in another pool."""
+    """Return the job to its org if it has no attempt: it is to wait in another pool."""
 
 
 @value
 class HoldGrew:
-    """More is set aside for it, or for longer."""
+    """The hold has more credits or lasts longer."""
 
     added: Micros
     until: Instant
@@ -136,7 +136,7 @@ class HoldGrew:
 
 @value
 class Correct:
-    """An operator says who answers for the end of an attempt; the job is over."""
+    """An operator corrected the end class of an attempt of a finished job."""
 
     attempt: int
     end_class: EndClass
@@ -147,7 +147,7 @@ class Correct:
 
 @value
 class Started:
-    """An attempt has begun to run."""
+    """An attempt has started."""
 
     attempt: int
     gpu_type: str
@@ -175,13 +175,13 @@ class RanSoFar:
 
 @value
 class Ended:
-    """An attempt is over: its last reading, and what of it is given back."""
+    """An attempt has ended: its last reading, and what is refunded."""
 
     attempt: int
     end_class: EndClass
     run_ms: int
     kept_ms: int | None  # where the work that was not lost ends; None if none is given back
-    job_finished: bool  # whether the job is over as well, or waits for another attempt
+    job_finished: bool  # whether the job has finished too, or waits for another attempt
     why: Cause
     exit_code: int | None = None  # of its first process that ended badly, else 0; if it is known
     result: str | None = None  # what it has left, as JSON
@@ -195,7 +195,7 @@ class Ended:
 
 @value
 class Corrected:
-    """The cause of an attempt's end was corrected: what of the attempt is paid from now on."""
+    """The end class of an attempt was corrected: how much of its run time is paid now."""
 
     attempt: int
     end_class: EndClass
@@ -217,7 +217,7 @@ class Corrected:
 
 @value
 class Dropped:
-    """The job left the queue while no attempt was running, and will not run any more."""
+    """The job left the queue without a running attempt, and will not run."""
 
     end_class: EndClass
     why: Cause
@@ -225,7 +225,7 @@ class Dropped:
 
 @value
 class Left:
-    """The job was given back before it had begun: this pool will not run it."""
+    """The job had no attempt and was returned: this pool will not run it."""
 
 
 ToPool: TypeAlias = Enqueue | Withdraw | Leave | HoldGrew | Correct

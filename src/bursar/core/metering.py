@@ -1,8 +1,8 @@
-"""From cumulative readings to usage: what an attempt has run, and what that costs.
+"""Computes usage and its price from cumulative readings.
 
-A reading says how long an attempt has run in all, so a repeated or overtaken one brings nothing new
-and a lost one is made good by the next (M2). Prices are taken of running totals, and a stretch
-costs the difference of two totals: metering often or seldom comes to the same (L14).
+A reading states how long an attempt has run in total. So a repeated or delayed reading adds
+nothing, and the next reading makes up for a lost one (M2). Prices are computed from totals, and a
+stretch costs the difference of two totals: the frequency of readings does not change the sum (L14).
 """
 
 from bursar.core.budgets.periods import Window, split
@@ -32,14 +32,14 @@ class Usage:
 
     @property
     def amount(self) -> Micros:
-        """What the stretch costs: the price up to its end less the price up to its start."""
+        """The price of the stretch: the price up to its end less the price up to its start."""
         return self._total(self.to_ms) - self._total(self.from_ms)
 
     def by_period(self, window: Window, since: Instant = 0) -> tuple[tuple[Instant, Micros], ...]:
-        """The amount by the periods in which its milliseconds fell: (start, part), in order (B5).
+        """The amount by period: (start, part) for each period with usage, in order (B5).
 
-        The parts add up to `amount` exactly, but for what fell before `since`; periods whose part
-        is zero are left out.
+        The parts add up to `amount` exactly, except for usage before `since`. Periods with a part
+        of zero are left out.
         """
         from_ms = max(self.from_ms, whole_ms(since - self.started_at))
         parts = (
@@ -54,7 +54,7 @@ class Usage:
 
 @value
 class Meter:
-    """One attempt's running meter; its type, rate and size are fixed for as long as it runs."""
+    """The meter of one attempt; GPU type, rate and size are fixed."""
 
     gpu_type: str
     started_at: Instant
@@ -75,19 +75,20 @@ class Meter:
 
 
 def usage_since(meter: Meter, run_ms: int) -> Usage | None:
-    """The usage that a reading of `run_ms` in all adds; None if it brings nothing new."""
+    """The usage that a total of `run_ms` adds; None if it adds nothing."""
     return _stretch(meter, meter.run_ms, run_ms) if run_ms > meter.run_ms else None
 
 
 def advance(meter: Meter, run_ms: int) -> Meter:
-    """The meter once it has seen a reading of `run_ms` in all; it never goes back."""
+    """The meter after a reading of `run_ms` in total; it never goes back."""
     return _showing(meter, run_ms) if run_ms > meter.run_ms else meter
 
 
 def rewind(meter: Meter, kept_ms: int) -> tuple[Meter, Usage]:
     """The meter as if the attempt had run only `kept_ms`, and the usage that this undoes (M3).
 
-    `kept_ms` is where the last checkpoint was; one beyond the last reading undoes nothing.
+    `kept_ms` is the run time at the last checkpoint. A value beyond the last reading undoes
+    nothing.
     """
     kept_ms = min(kept_ms, meter.run_ms)
     return _showing(meter, kept_ms), _stretch(meter, kept_ms, meter.run_ms)

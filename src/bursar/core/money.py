@@ -14,10 +14,10 @@ _MILLI_GPU_MS_PER_GPU_HOUR: Final = 1_000 * 3_600_000
 
 
 def usage_price(rate: Micros, milli_gpus: int, run_ms: int) -> Micros:
-    """What running `milli_gpus` for `run_ms` in all costs at `rate` micro-credits per GPU-hour.
+    """The price of running `milli_gpus` for `run_ms` in total, at `rate` per GPU-hour.
 
-    Always asked for a running total and rounded down once, here; the charge for a stretch is the
-    difference of two totals, so metering often or seldom comes to the same (L14).
+    Always computed from a total and rounded down once, here. The charge for a stretch is the
+    difference of two totals, so the frequency of metering does not change the sum (L14).
     """
     invariant(rate >= 0 and milli_gpus >= 0 and run_ms >= 0, "usage cannot be negative", rate=rate)
     return rate * milli_gpus * run_ms // _MILLI_GPU_MS_PER_GPU_HOUR
@@ -26,8 +26,8 @@ def usage_price(rate: Micros, milli_gpus: int, run_ms: int) -> Micros:
 def usage_price_up(rate: Micros, milli_gpus: int, run_ms: int) -> Micros:
     """The most that a stretch of `run_ms` can be charged, wherever it begins (B5).
 
-    A charge is the difference of two totals that were rounded down, so it can be a micro-credit
-    more than the price of its length alone. A bound: nothing is ever charged by it.
+    A charge is the difference of two totals that are rounded down, so it can exceed the price of
+    its length by a micro-credit. This is an upper bound; nothing is charged by it.
     """
     return -(-rate * milli_gpus * run_ms // _MILLI_GPU_MS_PER_GPU_HOUR)
 
@@ -39,5 +39,5 @@ def run_ms_for(rate: Micros, milli_gpus: int, amount: Micros) -> int:
 
 
 def share_of(total: Micros, ppm: int) -> Micros:
-    """The most that a source limited to `ppm` parts per million may carry of `total` (L9)."""
+    """The most that a source limited to `ppm` parts per million may pay of `total` (L9)."""
     return total * ppm // PPM

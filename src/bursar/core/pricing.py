@@ -1,8 +1,8 @@
-"""What a GPU-hour costs: versioned price books, and which rate of them applies (B1).
+"""Prices of GPU-hours: versioned price books, and the rate that applies (B1).
 
-A deployment has one book; an organisation may have a second one with overrides. A book is a list of
-versions, each in force from its `effective_at` until the next one is. A rate may leave region, tier
-or priority class open; where several rates match, the most specific one applies.
+The deployment has one book; an org can have another one that overrides it. A book is a list of
+versions, each in force from its `effective_at` until the next version is. A rate may leave region,
+tier or priority class open. If several rates match, the most specific one applies.
 """
 
 from bisect import bisect_right
@@ -34,7 +34,7 @@ _SPECIFIC_FIRST: Final = (
 
 @value
 class PriceTerms:
-    """What a price depends on besides the GPU type; None is matched by open rates only."""
+    """What a price depends on besides the GPU type. None matches only rates that leave it open."""
 
     region: str | None = None
     tier: str | None = None
@@ -43,7 +43,7 @@ class PriceTerms:
 
 @value
 class Rate:
-    """The price of one GPU-hour of a type, where and for whom it says; None is open to any."""
+    """The price of one GPU-hour of a type. None leaves region, tier or class open."""
 
     gpu_type: str
     region: str | None = None
@@ -59,17 +59,17 @@ class Rate:
 
     @property
     def key(self) -> _Key:
-        """What the rate is for; a version has at most one rate for it."""
+        """The fields that the rate sets; a version has at most one rate for a key."""
         return (self.gpu_type, self.region, self.tier, self.priority_class)
 
     @property
     def named(self) -> str:
-        """What the rate is for, in words."""
+        """The fields that the rate sets, as text."""
         return ", ".join(part for part in self.key if part is not None)
 
 
 class _Indexed(Derived):
-    """Remembers its rates by what they are for."""
+    """Caches its rates by key."""
 
     __slots__ = ("_by_key",)
     _by_key: Mapping[_Key, Micros]
@@ -77,7 +77,7 @@ class _Indexed(Derived):
 
 @value
 class PriceVersion(_Indexed):
-    """Rates that come into force together; never changed afterwards, only followed."""
+    """Rates that come into force together. A version never changes; a later one replaces it."""
 
     id: PriceVersionId
     effective_at: Instant
@@ -97,11 +97,11 @@ class PriceVersion(_Indexed):
         object.__setattr__(self, "_by_key", by_key)
 
     def rate_for(self, key: _Key) -> Micros | None:
-        """The rate that names exactly the fields of `key`, if there is one."""
+        """The rate that sets exactly the fields of `key`; None if there is none."""
         return self._by_key.get(key)
 
     def keep_others(self, before: "PriceVersion | None") -> "PriceVersion":
-        """This version with what an earlier one has and this one does not name."""
+        """This version plus the rates of an earlier one that it does not contain."""
         if before is None:
             return self
         rates = {rate.key: rate for rate in (*before.rates, *self.rates)}
@@ -111,7 +111,7 @@ class PriceVersion(_Indexed):
 
 @value
 class PriceBook:
-    """Price versions by the instant from which they are in force, then by order of arrival."""
+    """Price versions, ordered by the instant from which they are in force, then by arrival."""
 
     versions: tuple[PriceVersion, ...] = ()
 
@@ -124,23 +124,23 @@ class PriceBook:
             raise ValueError("two versions of a price book have the same id")
 
     def with_version(self, version: PriceVersion) -> "PriceBook":
-        """The book with one more version, behind those that are effective from the same instant."""
+        """The book with one more version, after those with the same `effective_at`."""
         place = bisect_right(self.versions, version.effective_at, key=_effective_at)
         return PriceBook(versions=(*self.versions[:place], version, *self.versions[place:]))
 
     def in_force(self, at: Instant) -> PriceVersion | None:
-        """The version with the latest `effective_at` up to `at`; of several, the last to arrive."""
+        """The version with the latest `effective_at` up to `at`; of several, the last added."""
         place = bisect_right(self.versions, at, key=_effective_at)
         return self.versions[place - 1] if place else None
 
     def version(self, id: PriceVersionId) -> PriceVersion | None:
-        """The version of that id, in force or not."""
+        """The version with that id, in force or not."""
         return next((version for version in self.versions if version.id == id), None)
 
 
 @value
 class Priced:
-    """A price and where it comes from: what a quote shows, and a hold names."""
+    """A price and the version it comes from, as quotes show and holds store."""
 
     version: PriceVersionId
     rate: Micros  # per GPU-hour
@@ -149,8 +149,8 @@ class Priced:
 def rate_in(version: PriceVersion, gpu_type: str, terms: PriceTerms) -> Micros | None:
     """The rate of the most specific match in `version`; None if no rate matches.
 
-    A rate matches when each field it names equals that of `terms`. The one that names more fields
-    applies; among those that name as many, region counts over tier and tier over priority class.
+    A rate matches if each field it sets equals that of `terms`. The rate with more fields set
+    applies. With equally many, region counts more than tier, and tier more than priority class.
     """
     for region, tier, priority_class in _SPECIFIC_FIRST:
         rate = version.rate_for(
@@ -169,7 +169,7 @@ def rate_in(version: PriceVersion, gpu_type: str, terms: PriceTerms) -> Micros |
 def price_of(
     deployment: PriceBook, overrides: PriceBook, gpu_type: str, terms: PriceTerms, at: Instant
 ) -> Priced | None:
-    """The price at `at`: the organisation's override if one matches, else the deployment's."""
+    """The price at `at`: the org's override if one matches, else the deployment's."""
     for book in (overrides, deployment):
         version = book.in_force(at)
         rate = rate_in(version, gpu_type, terms) if version else None
@@ -179,7 +179,7 @@ def price_of(
 
 
 def hit_ppm_of(deployment: PriceBook, overrides: PriceBook, at: Instant) -> int:
-    """The part of what a run has cost that its result costs another job: nothing if none says."""
+    """The price of a cached result as a part of the run's cost; 0 if no version sets it."""
     for book in (overrides, deployment):
         version = book.in_force(at)
         if version is not None and version.cache_hit_ppm is not None:
@@ -188,7 +188,7 @@ def hit_ppm_of(deployment: PriceBook, overrides: PriceBook, at: Instant) -> int:
 
 
 def attempt_rate(held: Micros, in_force: Micros | None) -> Micros:
-    """What an attempt pays: the rate its hold was given, or that at its start if cheaper (B1)."""
+    """The rate of an attempt: that of its hold, or the one at its start if lower (B1)."""
     return held if in_force is None else min(held, in_force)
 
 

@@ -1,29 +1,29 @@
-"""Quotas of GPUs and jobs at once, divided among pools (B4).
+"""Quotas of GPUs and running jobs, divided among pools (B4).
 
-The problem. A quota is its org's, what runs is the pools', and no transaction touches both (D4). So
-an org divides a quota: each pool has a slice of it, and starts nothing beyond. Where more is wanted
-in one pool than in another the slices change, and never, at no moment and whatever is lost or comes
-late, may all pools together have more than the quota.
+The problem. A quota belongs to an org, running jobs belong to pools, and no transaction touches
+both (D4). So the org divides a quota: each pool gets a slice, and starts no jobs beyond it. Slices
+change with demand. At every moment, even if messages are lost or late, all pools together must stay
+within the quota.
 
-    quota 8        east may have 6, uses 5        west may have 2, wants 4
-    lower first    east is told 5 (n=4)           until it says that it knows, 6 are east's
-    then raise     east: I know n=4, 5 are used   west is told 3 (n=7)
+    quota 8        east has 6, uses 5             west has 2, wants 4
+    lower first    new slice of east: 5 (n=4)     until east confirms n=4, it may use 6
+    then raise     east confirms n=4, uses 5      new slice of west: 3 (n=7)
 
-What the org knows of a pool is a *bound*: the most that it can have. A slice that is lowered leaves
-its bound where it was until the pool says that it knows, and how much it uses: it starts nothing
-above its slice from then on, so the bound is the larger of the two, and falls as jobs end. A slice
-is raised only as far as all bounds together stay within the quota. What the org writes is numbered,
-and a pool takes what is newer than what it knows; what a pool says names the number that it knows.
-So either may be lost, repeated, late or out of order.
+For each pool the org stores a *bound*: the most that the pool may be using. Lowering a slice leaves
+the bound unchanged until the pool confirms the slice and reports its usage. From then on the pool
+starts nothing above its slice, so the bound is the larger of slice and usage, and falls as jobs
+end. A slice is raised only as far as all bounds together stay within the quota. Slices are
+numbered. A pool accepts a slice that is newer than its own, and its reports contain the number it
+has. So slices and reports may be lost, repeated, late or out of order.
 
-Of GPUs in all, of each type and of jobs, each is divided by itself. What is used stays; what is
-free goes to the pools that want it, first to the pool whose turn it is, all that it wants: two
-halves of what a gang needs would start no gang. Turns change with time, so that no pool waits for
-ever. What no pool wants stays where it is.
+The total of GPUs, the GPUs of each type and the jobs are divided independently. A pool keeps what
+it uses. What is free goes to the pools that want it, one pool after the other, because a gang
+cannot start on half of what it needs. The first pool changes with time, so that none waits forever.
+What no pool wants stays where it is.
 
-Roads not taken. One counter of the org, taken from at each start: every start would wait for
-another world's transaction. Leases of parts that run out: clocks would have to agree, and a pool
-that is cut off would lose what its jobs are using.
+Alternatives that were rejected. One counter per org, updated at each start: every start would wait
+for a transaction of the org. Slices that expire: all clocks would have to agree, and a pool that is
+cut off would lose what its jobs are using.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ QuotaKey: TypeAlias = tuple[str, str]  # an org, and a quota of it
 
 
 def type_key(gpu_type: str) -> str:
-    """What GPUs of a type are counted as."""
+    """The name under which GPUs of a type are counted."""
     return f"{GPUS}.{gpu_type}"
 
 
@@ -55,7 +55,7 @@ def amounts_of_job(milli: int, types: Iterable[str]) -> dict[str, int]:
 
 @value
 class Slice:
-    """What a pool may have at once of a quota; whose jobs it counts."""
+    """A pool's part of a quota, and the scope of jobs that it counts."""
 
     org: str
     quota: str
@@ -67,17 +67,17 @@ class Slice:
 
     @property
     def key(self) -> QuotaKey:
-        """What it is found by."""
+        """The org and the quota."""
         return self.org, self.quota
 
     @property
     def scope(self) -> tuple[str | None, str | None]:
-        """Whose jobs are counted."""
+        """The account and user whose jobs count."""
         return self.account, self.user
 
     @property
     def share(self) -> Share:
-        """What a scheduler is told of it."""
+        """The slice as a limit of the scheduler."""
         granted = dict(self.granted)
         gpus = {ANY_TYPE if name == GPUS else name.removeprefix(f"{GPUS}."): most
                 for name, most in self.granted if name != JOBS}  # fmt: skip
@@ -88,7 +88,7 @@ class Slice:
         return self.account in (None, *ask.shares) and self.user in (None, ask.user)
 
     def is_exceeded_by(self, used: Mapping[str, int], milli: int, gpu_type: str) -> bool:
-        """Whether a job more would be too much, besides what is used."""
+        """Whether one more job would exceed the slice, given what is used."""
         more = amounts_of_job(milli, (gpu_type,))
         return any(
             used.get(name, 0) + more[name] > most * unit_of(name)
@@ -98,7 +98,7 @@ class Slice:
 
 
 def unit_of(name: str) -> int:
-    """How finely something is counted."""
+    """The unit in which something is counted."""
     return 1 if name == JOBS else MILLI
 
 
@@ -109,7 +109,7 @@ NOTHING: Final = Share(
 
 @value
 class SliceReport:
-    """What a pool knows of a quota, and what it has and wants of it."""
+    """A pool's report on a quota: the slice it has, and what it uses and wants."""
 
     n: int = 0  # of the slice that it knows
     used: Amounts = ()
@@ -118,7 +118,7 @@ class SliceReport:
 
 @value
 class PoolSlice:
-    """What an org has given a pool, and the most that the pool can have."""
+    """The slice that an org has given to a pool, and the bound of what the pool may be using."""
 
     pool: str
     slice: Slice
@@ -127,7 +127,7 @@ class PoolSlice:
 
 @value
 class RunningQuota:
-    """A quota of GPUs or jobs at once; one that was dropped limits nothing."""
+    """A quota of GPUs or running jobs; a deleted one has no limits."""
 
     org: str
     id: str
@@ -137,7 +137,7 @@ class RunningQuota:
 
 
 def first_slice(quota: RunningQuota, pool: str) -> PoolSlice:
-    """The slice of a pool before the org has written one: nothing is granted or known."""
+    """The slice of a pool before the org has written one: nothing is granted."""
     return PoolSlice(pool=pool, slice=Slice(org=quota.org, quota=quota.id))
 
 
@@ -147,7 +147,7 @@ def rebalance(
     reports: Mapping[str, SliceReport],
     now: Instant,
 ) -> tuple[PoolSlice, ...]:
-    """Divide a quota anew among its pools, by their reports."""
+    """Divide a quota among its pools again, by their reports."""
     names = sorted(part.pool for part in parts)
     turn = now // TURN_SPAN % max(len(names), 1)
     division = _Division(
@@ -161,9 +161,9 @@ def rebalance(
 
 
 def _apply_report(quota: RunningQuota, part: PoolSlice, report: SliceReport | None) -> PoolSlice:
-    """Update the bounds of a pool by its report.
+    """Update the bounds of a pool from its report.
 
-    A report about a slice with another scope counts other jobs, and proves nothing.
+    A report about a slice with another scope counts other jobs, and is ignored.
     """
     if part.slice.scope != (quota.account, quota.user):
         return replace(part, slice=replace(part.slice, granted=()), bounds=())
@@ -177,7 +177,7 @@ def _apply_report(quota: RunningQuota, part: PoolSlice, report: SliceReport | No
 
 
 class _Division:
-    """Divides one quota: from the present slices to the new ones."""
+    """Divides one quota: computes the new slices from the current ones."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class _Division:
         self._bounds = {pool: dict(part.bounds) for pool, part in parts.items()}
 
     def divide(self, name: str, limit: int) -> None:
-        """Lower at once what shall be less, and raise what the others surely leave."""
+        """Lower slices at once, and raise others as far as the bounds allow."""
         for pool, target in self._targets(name, limit).items():
             now = self._was[pool].get(name, 0)
             if target > now:
@@ -205,13 +205,13 @@ class _Division:
             self._granted[pool][name] = target
 
     def _room(self, name: str, limit: int, pool: str) -> int:
-        """How much a pool may have with certainty."""
+        """How much a pool may have so that the bounds stay within the quota."""
         others = [self._bounds[other].get(name) for other in self._turns if other != pool]
         known = [bound for bound in others if bound is not None]
         return limit - sum(known) if len(known) == len(others) else 0
 
     def _targets(self, name: str, limit: int) -> dict[str, int]:
-        """What each pool should have: what it uses, what it wants, what it has in vain."""
+        """What each pool should have: what it uses, then what it wants, then what it had."""
         targets = dict.fromkeys(self._turns, 0)
         for having in (self._used, self._wanted, self._was):
             for pool in self._turns:
@@ -224,7 +224,7 @@ class _Division:
         return targets
 
     def new_slice(self, quota: RunningQuota, before: PoolSlice) -> PoolSlice:
-        """The new slice of a pool; it gets a new number if anything changes."""
+        """The new slice of a pool, with a new number if anything has changed."""
         pool, old = before.pool, before.slice
         granted = tuple(sorted(self._granted[pool].items()))
         new = replace(

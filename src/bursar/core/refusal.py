@@ -1,4 +1,4 @@
-"""The three kinds of no: refusals are values, faults and bugs are exceptions.
+"""The three kinds of failure: refusals are values, faults and bugs are exceptions.
 
 Refusal            the rules say no: a stable code and the figures behind it
 Fault              the environment failed; the whole batch may be run again
@@ -32,9 +32,9 @@ def fail_invariant(what: str, **figures: object) -> NoReturn:
 
 
 class Code(StrEnum):
-    """Every way the rules can say no, in the order in which they are checked.
+    """The code of each refusal, in the order in which they are checked.
 
-    When several apply, the caller gets the first in this list.
+    If several apply, the first in this list is returned.
     """
 
     # what is named does not exist, or exists already
@@ -88,7 +88,7 @@ class Code(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The rules say no: why, and the figures that were known then. Nothing has changed."""
+    """The rules refuse a command: the code, and the figures behind it. Nothing has changed."""
 
     code: Code
     figures: Mapping[str, Any] = field(default_factory=dict)

@@ -1,8 +1,8 @@
-"""A sorted set that is read from the front: what keeps spend order.
+"""A sorted set that is mostly read from the front, used for spend order.
 
-The problem. Credits are spent in a fixed order (earliest expiry first, then more), and the order
-must hold while packs come, run out and lapse: one at a time, anywhere, a million of them. What
-is asked most is the front; what comes next most often is the few keys behind it.
+The problem. Credits are spent in a fixed order (earliest expiry first, then further criteria). Up
+to a million grants are added and removed one at a time, at any position. Most reads need the first
+key, or a few keys after it.
 
     order = SortedSet[tuple[int, str]]()
     order.add((50, "b"))
@@ -10,15 +10,15 @@ is asked most is the front; what comes next most often is the few keys behind it
     order.first()                  # (20, "a")
     list(order.since((30, "")))    # [(50, "b")]
 
-The keys lie in sorted lists ("chunks") of at most `CHUNK_SIZE` keys; `_lasts` holds the last key
-of each chunk. Finding a key is two binary searches; adding or discarding one moves at most a
-chunk of references in memory, in one piece. Taking the front off moves at most 4 kB: half a
-microsecond with the look at the front before it, measured over a million keys. So chunks need
-neither be stored backwards nor remember an offset.
+The keys are in sorted lists ("chunks") of at most `CHUNK_SIZE` keys; `_lasts` holds the last key of
+each chunk. Finding a key takes two binary searches. Adding or discarding one moves at most a chunk
+of references in memory, in one piece. Removing the first key moves at most 4 kB, which takes half a
+microsecond (measured with a million keys). So chunks need not be stored in reverse or with an
+offset.
 
-Roads not taken. A heap gives the front as fast, but has no order behind it, cannot forget a key
-in its middle, and makes every reader skip stale entries. A balanced tree or a skip list has
-better bounds on paper, but each of its steps is Python code, where ours are in C.
+Alternatives that were rejected. A heap returns the first key as fast, but has no order after it,
+cannot remove a key in the middle, and makes every reader skip stale entries. A balanced tree or a
+skip list has better bounds in theory, but each of its steps is Python code; here they are C.
 """
 
 from bisect import bisect_left
@@ -30,7 +30,7 @@ CHUNK_SIZE: Final = 512  # most keys in a chunk; 128 to 1,024 measure alike
 
 
 class Comparable(Protocol):
-    """What a key must be able to do: stand before another key of its kind."""
+    """A key that can be compared with other keys of its type."""
 
     def __lt__(self, other: Any, /) -> bool: ...
 
@@ -39,7 +39,7 @@ K = TypeVar("K", bound=Comparable)
 
 
 class SortedSet(Generic[K]):
-    """Unique keys in ascending order; must not be changed while it is being iterated over."""
+    """Unique keys in ascending order; must not be changed during iteration."""
 
     __slots__ = ("_chunks", "_lasts", "_len")
 
@@ -49,7 +49,7 @@ class SortedSet(Generic[K]):
         self._len = 0
 
     def add(self, key: K) -> bool:
-        """Put the key in its place; False, and no effect, if it is there already."""
+        """Add the key; False, and no effect, if it is in the set already."""
         lasts = self._lasts
         at = bisect_left(lasts, key)
         if at == len(lasts):
@@ -66,7 +66,7 @@ class SortedSet(Generic[K]):
         return True
 
     def discard(self, key: K) -> bool:
-        """Forget the key; False, and no effect, if it is not there."""
+        """Remove the key; False, and no effect, if it is not in the set."""
         at = bisect_left(self._lasts, key)
         if at == len(self._lasts):
             return False
@@ -80,11 +80,11 @@ class SortedSet(Generic[K]):
         return True
 
     def first(self) -> K | None:
-        """The smallest key, or None when there is none."""
+        """The smallest key; None if the set is empty."""
         return self._chunks[0][0] if self._chunks else None
 
     def pop_first(self) -> K:
-        """Take the smallest key out and return it; IndexError when there is none."""
+        """Remove and return the smallest key; IndexError if the set is empty."""
         if not self._chunks:
             raise IndexError("pop from an empty Ordered")
         chunk = self._chunks[0]
@@ -124,7 +124,7 @@ class SortedSet(Generic[K]):
         return f"Ordered({list(self)!r})"
 
     def _append(self, key: K) -> None:
-        """Put a key behind all others."""
+        """Add a key that is larger than all others."""
         self._len += 1
         if not self._chunks:
             self._chunks.append([key])
@@ -137,7 +137,7 @@ class SortedSet(Generic[K]):
             self._split(len(self._chunks) - 1)
 
     def _split(self, at: int) -> None:
-        """Make two chunks of one that is too long."""
+        """Split a chunk that is too long."""
         chunk = self._chunks[at]
         half = len(chunk) // 2
         self._chunks.insert(at + 1, chunk[half:])
@@ -145,9 +145,9 @@ class SortedSet(Generic[K]):
         self._lasts.insert(at, chunk[-1])
 
     def _tidy(self, at: int) -> None:
-        """After a key left the chunk: drop it when empty, join it with the one before when small.
+        """After removing a key: drop the chunk if empty, join it with the previous if small.
 
-        Without the joining, keys discarded here and there would leave many chunks of few keys.
+        Without joining, many removals would leave many chunks with few keys.
         """
         chunk = self._chunks[at]
         if not chunk:

@@ -1,8 +1,8 @@
-"""Values: dataclasses that never change, made and copied as cheaply as Python can.
+"""Values: immutable dataclasses that are cheap to create and copy.
 
-A frozen dataclass sets its fields one by one through `object.__setattr__`, three times as slowly as
-an ordinary one, and a command makes dozens. So a value is frozen for the type checker, which holds
-all our code to it, and an ordinary dataclass when the program runs.
+A frozen dataclass sets its fields one by one with `object.__setattr__`, which takes three times as
+long as in an ordinary one, and a command creates dozens. So values are frozen only for the type
+checker, which checks all our code, and are ordinary dataclasses at run time.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def value(kind: type[T]) -> type[T]:
-    """A class whose instances are equal if their fields are, and never change."""
+    """Make a class a value: instances with equal fields are equal, and never change."""
     has_hash = "__hash__" in vars(kind)
     return dataclass(slots=True, kw_only=True, unsafe_hash=not has_hash)(kind)
 
 
 class Derived:
-    """A value that caches what it derives from its fields, in slots that are no fields.
+    """A value that caches what it derives from its fields, in slots that are not fields.
 
     The cache is neither stored nor copied: a copy derives it again.
     """
@@ -47,7 +47,7 @@ def replace(original: T, **changes: Any) -> T:
 
 
 def _copy_of(kind: type[Any]) -> _Copy:
-    """A function that copies values of a class, written out field by field as dataclasses do."""
+    """A generated function that copies values of a class, field by field."""
     names = [field_.name for field_ in fields(kind)]
     lines = [
         "def copy(given, changes):",

@@ -74,7 +74,7 @@ def test_the_hold_of_a_job_may_last_as_long_as_a_job() -> None:
 def test_a_hold_by_amount_or_with_another_id_is_no_hold_of_a_job(reserve: object) -> None:
     submission = JobTrial().submission()._replace(reserve=reserve)  # type: ignore[arg-type]
 
-    with pytest.raises(ValueError, match="asked by run time, and has the job's id"):
+    with pytest.raises(ValueError, match="sized by run time, and has the job's id"):
         reserve_for_job(submission)
 
 

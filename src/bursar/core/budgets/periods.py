@@ -11,11 +11,11 @@ shows its first date or a later one. That one rule settles every oddity of local
     a date that is skipped         Apia, 2011-12-30: that day has no period; the 29th ends where
                                    the 31st begins
 
-A rolling window is not cut at instants of its own for each question: it is the sum of fixed slots,
-a twenty-fourth of its length each and aligned to the epoch, so that a counter per slot is enough.
+A rolling window is a sum of fixed slots, each a twenty-fourth of its length and aligned to the
+epoch, so that one counter per slot is enough.
 
-Roads not taken. Adding 24 hours to a start drifts at the first clock change. Asking `datetime` for
-midnight alone is wrong where there is none, or where there are two.
+Alternatives that were rejected. Adding 24 hours to a start drifts at the first clock change. Using
+midnight by `datetime` alone is wrong where there is no midnight, or two.
 """
 
 from bisect import bisect_left, bisect_right
@@ -45,7 +45,7 @@ _WINDOWS_MAX: Final = 4096  # windows for which periods are remembered
 
 
 class PeriodKind(StrEnum):
-    """How often a budget begins anew."""
+    """How often a budget starts again."""
 
     DAY = "day"
     WEEK = "week"  # from Monday, as ISO 8601 has it
@@ -68,7 +68,7 @@ _LONGEST: Final[Mapping[PeriodKind, int]] = {
 
 @value
 class Period:
-    """The instants [start, end); `end` is NEVER when no other period follows."""
+    """The instants [start, end); `end` is NEVER if no period follows."""
 
     start: Instant
     end: Instant
@@ -79,7 +79,7 @@ class Period:
 
 
 class _WithCache(Derived):
-    """Has a cache of periods."""
+    """A value with a cache of periods."""
 
     __slots__ = ("_known",)
     _known: "_PeriodCache"
@@ -87,7 +87,7 @@ class _WithCache(Derived):
 
 @value
 class Window(_WithCache):
-    """The recurring shape of a budget; what is counted in it starts at zero in each period."""
+    """The periods of a budget; what it counts starts at zero in each."""
 
     every: PeriodKind
     time_zone: str = "UTC"  # IANA name; whose midnights count, where midnights count
@@ -121,9 +121,9 @@ def period_at(window: Window, at: Instant) -> Period:
 
 
 def slots_inside(window: Window, at: Instant) -> tuple[Instant, ...]:
-    """The starts of the periods whose sum is what counts at `at`, oldest first.
+    """The starts of the periods that count at `at`, oldest first.
 
-    For a rolling window all slots with an instant in (at - length, at]: 25, or 24 when `at` is the
+    For a rolling window all slots with an instant in (at - length, at]: 25, or 24 if `at` is the
     last instant of a slot. For any other window the one period that contains `at`.
     """
     if window.every is not PeriodKind.ROLLING:
@@ -134,7 +134,7 @@ def slots_inside(window: Window, at: Instant) -> tuple[Instant, ...]:
 
 
 def claim_horizon(window: Window) -> int:
-    """Microseconds that nothing counted at one instant can outlast: no period is longer.
+    """The length of the longest period of the window, in microseconds.
 
     For a rolling window its whole length; for a lifetime NEVER.
     """
@@ -144,10 +144,10 @@ def claim_horizon(window: Window) -> int:
 def split(
     window: Window, started_at: Instant, from_ms: int, to_ms: int
 ) -> Iterator[tuple[Instant, int, int]]:
-    """Cut the milliseconds [from_ms, to_ms) of an attempt where a period ends (B5).
+    """Split the milliseconds [from_ms, to_ms) of an attempt by period (B5).
 
     Yields (start of the period, from_ms, to_ms) in order; the pieces cover the stretch exactly.
-    Millisecond k begins at `started_at` + k ms and belongs whole to the period in which it begins.
+    Millisecond k begins at `started_at` + k ms and belongs to the period in which it begins.
     """
     while from_ms < to_ms:
         period = period_at(window, started_at + from_ms * MILLISECOND)
@@ -159,9 +159,9 @@ def split(
 
 
 class _PeriodCache:
-    """A cache of the periods of one window, in order; it has no effect on answers.
+    """A cache of the periods of one window, in order; it does not change results.
 
-    The table is replaced whole, so a reader on another thread sees the old one or the new one.
+    The table is replaced as a whole, so a reader on another thread sees the old one or the new one.
     """
 
     __slots__ = ("table",)
@@ -170,7 +170,7 @@ class _PeriodCache:
         self.table: tuple[tuple[Instant, ...], tuple[Period, ...]] = ((), ())
 
     def learn(self, period: Period) -> None:
-        """Remember `period`; when there are too many, forget all others."""
+        """Add `period` to the cache; if it is full, drop all others."""
         starts, periods = self.table
         if len(starts) >= _KNOWN_MAX:
             starts, periods = (), ()
@@ -188,7 +188,7 @@ def _cache_for(every: PeriodKind, time_zone: str, length: int) -> _PeriodCache:
 
 
 def _find_period(window: Window, at: Instant) -> Period:
-    """Work out the period that contains `at`, without the cache."""
+    """Compute the period that contains `at`, without the cache."""
     match window.every:
         case PeriodKind.LIFETIME:
             return Period(start=0, end=NEVER)
@@ -238,9 +238,9 @@ def _next_first_date(every: PeriodKind, first: date) -> date:
 def _beginning(zone: ZoneInfo, day: date) -> Instant:
     """The first instant at which the clocks of `zone` show `day` or a later date.
 
-    Midnight read with the offset before a change of clocks and with the one after it. The same, or
-    the earlier of two midnights: that is it. If midnight is skipped, the first comes out later, and
-    the change lies between.
+    Computes midnight with the UTC offset before a clock change and with the one after it. Usually
+    both are the same; if midnight occurs twice, the earlier one is the result. If midnight is
+    skipped, the first is later than the second, and the clock change lies in between.
     """
     midnight = datetime.combine(day, time.min, tzinfo=zone)
     by_old, by_new = _instant(midnight), _instant(midnight.replace(fold=1))
@@ -266,5 +266,5 @@ def is_zone(name: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _zone_names() -> frozenset[str]:
-    """The time zones there are, without the one that names the machine's own setting."""
+    """The names of all time zones, without the one for the machine's own setting."""
     return frozenset(available_timezones() - {"localtime"})

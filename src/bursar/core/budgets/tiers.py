@@ -1,4 +1,4 @@
-"""The budgets a tier brings by default (B3)."""
+"""The default budgets of tiers (B3)."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

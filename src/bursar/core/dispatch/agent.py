@@ -1,17 +1,17 @@
-"""A node's agent: it starts what it is leased, says what runs, and ends what it has no right to.
+"""The rules of a node's agent: start leased processes, report them, end those without a lease.
 
-What an agent knows is what its node knows: the table of processes, which outlives it. Each entry
-is kept by a *guard*, a small program beside the process that ends it at an instant of the node's
-running time; all an agent can do is to move that instant on. So a process ends in time even if its
-agent is dead, stopped or cut off, and an agent that is started again looks after whatever it finds.
+The state of an agent is the node's table of processes, which survives the agent. Each process has a
+*guard*, a small program that ends it at a certain time of the node's own clock. An agent can only
+postpone that time. So a process ends in time even if its agent is dead, stopped or cut off, and a
+restarted agent takes over the processes it finds.
 
-An order counts from when the report was sent that it answers. The pool renewed the lease after
-that, so it ends there later than here, however long the messages took; a part of the span is
-left off for a clock that runs too slowly. A process ends at `sent + ttl · (1 − 1 %) − KILL`.
+A lease in an answer counts from the time at which the agent sent the report. The pool renewed the
+lease later than that, so the process ends before the lease does, however long the messages took. A
+margin allows for a node's clock that is slow: a process ends at `sent + ttl · (1 − 1 %) − KILL`.
 
-A fence is written to disk before its process is started, and nothing is started whose fence is not
-larger: each attempt starts once at most. If an agent is asked for one that it has begun before and
-that is not there, it says that it is gone.
+The agent writes a fence to disk before it starts the process, and starts only larger fences. So
+each attempt starts at most once. If the pool leases a fence that the agent started earlier and that
+has no process any more, the agent reports it as gone.
 """
 
 from collections.abc import Mapping
@@ -33,14 +33,14 @@ REPORTS_REMEMBERED: Final = 64  # reports that can still be answered
 
 @value
 class Process:
-    """An entry of a node's table of processes, by its fence; times are its running time."""
+    """An entry in a node's table of processes, by fence. Times are by the node's own clock."""
 
     fence: int
     piece: Piece
     started_at: Instant
-    until: Instant  # its guard ends it then
+    until: Instant  # the guard ends it then
     run_ms: int = 0
-    saved_ms: int = 0  # up to where its work is kept: not what a checkpoint takes (M2)
+    saved_ms: int = 0  # run time up to its last checkpoint, without the checkpoint's own time (M2)
     stopping: bool = False
     run_ms_at_stop: int | None = None  # what it had run when it was asked to
     exit: Exit | None = None
@@ -53,7 +53,7 @@ ProcessTable: TypeAlias = Mapping[int, Process]
 
 @value
 class Remember:
-    """Write a fence to disk: the largest that was ever to be started here."""
+    """Write a fence to disk as the largest one that was started here."""
 
     fence: int
 
@@ -68,7 +68,7 @@ class Run:
 
 @value
 class Prolong:
-    """Let a process's guard wait for longer."""
+    """Postpone the time at which a process's guard ends it."""
 
     fence: int
     until: Instant
@@ -76,7 +76,7 @@ class Prolong:
 
 @value
 class Stop:
-    """Ask a process to make a checkpoint and to end; its guard waits no longer than until then."""
+    """Ask a process to make a checkpoint and exit; its guard ends it at `until` at the latest."""
 
     fence: int
     until: Instant
@@ -91,7 +91,7 @@ class Kill:
 
 @value
 class Forget:
-    """Take what has ended out of the table: the pool knows it."""
+    """Remove an ended process from the table: the pool has received its end."""
 
     fence: int
 
@@ -101,7 +101,7 @@ Action: TypeAlias = Remember | Run | Prolong | Stop | Kill | Forget
 
 @dataclass(slots=True)
 class Agent:
-    """What one start of an agent remembers; all of it may be lost at any time."""
+    """The memory of one run of an agent; it may be lost at any time."""
 
     node: NodeId
     boot: int  # how often it was started; kept on disk
@@ -112,11 +112,11 @@ class Agent:
     sent: dict[int, tuple[Instant, frozenset[int]]] = field(
         default_factory=dict
     )  # when; ends in it
-    absent: dict[int, Exit] = field(default_factory=dict)  # leased, and not to be started any more
+    absent: dict[int, Exit] = field(default_factory=dict)  # leased, but not to be started again
 
 
 def make_report(agent: Agent, table: ProcessTable, now: Instant) -> NodeReport:
-    """Say all that the node knows; `now` is its running time."""
+    """Report all processes of the node; `now` is by the node's own clock."""
     agent.n += 1
     ended = frozenset(fence for fence, process in table.items() if process.exit is not None)
     agent.sent[agent.n] = now, ended | agent.absent.keys()
@@ -134,7 +134,7 @@ def make_report(agent: Agent, table: ProcessTable, now: Instant) -> NodeReport:
 
 
 def _reading(process: Process) -> Reading:
-    """What is said of a process; one that its guard has ended unasked is gone: it was cut off."""
+    """The reading of a process. One that its guard ended without a stop request counts as gone."""
     cut_off = process.exit is Exit.KILLED and not process.stopping
     return Reading(
         fence=process.fence,
@@ -150,7 +150,7 @@ def _reading(process: Process) -> Reading:
 def follow_orders(
     agent: Agent, orders: LeaseOrders, table: ProcessTable, now: Instant
 ) -> list[Action]:
-    """Follow the answer to a report, unless it is an old one; what is to be done, in order."""
+    """The actions that follow from the answer to a report, in order; none for an old answer."""
     if (
         orders.boot != agent.boot
         or orders.number <= agent.answered
@@ -179,19 +179,19 @@ def follow_orders(
             actions.append(Remember(fence=order.fence))
             actions.append(Run(order=order, until=_bounded(until, now, order)))
         else:
-            break  # a larger fence would shut it out; the next answer brings them again
+            break  # starting a larger fence would exclude this one; the next answer repeats both
     return actions
 
 
 def safe_span(ttl_us: int) -> int:
-    """How much of a lease's span an agent relies on (IS7)."""
+    """The part of a lease's time to live that an agent relies on (IS7)."""
     return ttl_us - ttl_us * DRIFT_PPM // 1_000_000 - KILL_SPAN
 
 
 def _end_unleased(
     table: ProcessTable, leased: set[int], reported_ends: frozenset[int]
 ) -> list[Action]:
-    """End what has no lease; forget what has ended, once the pool has answered its report."""
+    """Kill processes without a lease; forget ended ones whose end the pool has received."""
     actions: list[Action] = []
     for fence in sorted(table.keys() - leased):
         if table[fence].exit is None:
@@ -204,7 +204,7 @@ def _end_unleased(
 def _renew_process(
     process: Process, order: LeaseOrder, until: Instant, now: Instant
 ) -> list[Action]:
-    """What becomes of a process that is there: it goes on for longer, or is asked to stop."""
+    """The actions for a process that has a lease: prolong it, or ask it to stop."""
     if process.exit is not None or process.stopping or process.until <= now:
         return []
     until = max(_bounded(until, process.started_at, order), process.until)
@@ -214,14 +214,14 @@ def _renew_process(
 
 
 def _bounded(until: Instant, started_at: Instant, order: LeaseOrder) -> Instant:
-    """Not beyond the longest run, by the node's own clock."""
+    """`until`, limited to the longest run by the node's own clock."""
     return min(until, started_at + order.run_ms_max * MILLISECOND - KILL_SPAN)
 
 
 def _is_free(piece: Piece, table: ProcessTable, leased: set[int]) -> bool:
-    """Whether nothing is on these GPUs any more that is being ended.
+    """Whether no process without a lease is still on these GPUs.
 
-    What has a lease may be there: the pool knows how many parts of a GPU it has given away.
+    A process with a lease may share a GPU: the pool counts the slots it has leased.
     """
     return not any(
         process.exit is None and fence not in leased and set(piece.gpus) & set(process.piece.gpus)

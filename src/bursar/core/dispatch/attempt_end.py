@@ -1,8 +1,8 @@
-"""How jobs wait, stop and end: the steps that messages, reports and the clock all lead to.
+"""How jobs wait, stop and end, whether a message, a report or time is the cause.
 
-An attempt may run as long as its job, as its credits last, and until its hold ends. A grace before
-that it is asked to stop. It is over when its last process is: then it is settled, and its job waits
-again, waits for credits, or is over (M3, M5).
+An attempt may run until the maximum run time of its job is used, its credits are used, or its hold
+ends. It is asked to stop one grace period before that. It has ended when its last process has. Then
+it is settled, and its job waits for GPUs, waits for credits, or is finished (M3, M5).
 """
 
 from typing import Final
@@ -19,21 +19,19 @@ from bursar.core.value import replace
 
 STOP_GRACE: Final = 10 * SECOND  # to make a checkpoint and end, once asked
 STOP_GRACE_MS: Final = STOP_GRACE // MILLISECOND
-MAKES_ROOM: Final = frozenset(
-    {Cause.PREEMPTED, Cause.MADE_ROOM}
-)  # why we ask an attempt to stop for another
+MAKES_ROOM: Final = frozenset({Cause.PREEMPTED, Cause.MADE_ROOM})  # stopped for another job
 
 
 # How long credits last
 
 
 def rate_of(job: PoolJob, gpu_type: str) -> Micros:
-    """What a job's GPUs of a type cost, each in an hour."""
+    """The price of one GPU-hour of a type for a job."""
     return dict(job.request.rates)[gpu_type]
 
 
 def run_ms_max(job: PoolJob, gpu_type: str) -> int:
-    """How long an attempt may run: as long as the job, and as its credits last."""
+    """How long an attempt may run, by the job's remaining time and its credits."""
     rate = rate_of(job, gpu_type)
     if rate == 0:
         return job.remaining_ms
@@ -47,12 +45,12 @@ def report_interval_of(job: PoolJob, gpu_type: str) -> int:
 
 
 def affords(job: PoolJob, gpu_type: str) -> bool:
-    """Whether its time and its credits last for longer than it takes to stop."""
+    """Whether the job's time and credits last longer than the stop grace."""
     return run_ms_max(job, gpu_type) > STOP_GRACE_MS
 
 
 def affords_a_run(job: PoolJob) -> bool:
-    """Whether they do on some of its GPU types."""
+    """Whether they do on any of its GPU types."""
     return any(affords(job, gpu_type) for gpu_type, _ in job.request.rates)
 
 
@@ -60,7 +58,7 @@ def affords_a_run(job: PoolJob) -> bool:
 
 
 def with_step(job: PoolJob, why: Cause, fence: int | None = None) -> PoolJob:
-    """The job one step on in its life; with the fence of its lease if it has one then."""
+    """The job after a step, with the fence of its lease if it then has one."""
     return replace(job, state=next_state(job.state, why), why=why, fence=fence, earmark=None)
 
 
@@ -80,20 +78,20 @@ def lease_of(work: PoolTransaction, job: PoolJob) -> Lease:
 
 
 def with_part(lease: Lease, part: LeasePart) -> Lease:
-    """The lease with another state of its part on one node."""
+    """The lease with a new state of its part on one node."""
     node = part.piece.node
     parts = tuple([part if other.piece.node == node else other for other in lease.parts])
     return replace(lease, parts=parts)
 
 
 def drop_job(work: PoolTransaction, job: PoolJob, why: Cause) -> None:
-    """Drop a waiting job: it will not run."""
+    """Drop a waiting job and report this to its org: the job will not run."""
     work.put(with_step(job, why))
     work.send(job.key, Dropped(end_class=END_CLASSES[why], why=why))
 
 
 def request_stop(work: PoolTransaction, lease: Lease, why: Cause) -> None:
-    """Request that an attempt stops; its nodes learn of it at their next report.
+    """Request that an attempt stops; its nodes receive this in the answer to a report.
 
     The first reason stays, except that a cancellation replaces any other.
     """
@@ -105,7 +103,7 @@ def request_stop(work: PoolTransaction, lease: Lease, why: Cause) -> None:
 
 
 def report_start(work: PoolTransaction, lease: Lease, job: PoolJob) -> None:
-    """Tell the org that an attempt began; what is set aside is trimmed to what it can need."""
+    """Report the start of an attempt to the org; reduce the hold to what it can need."""
     assert lease.started_at is not None
     need = usage_price(rate_of(job, lease.gpu_type), job.request.milli_gpus, job.remaining_ms)
     work.put(replace(job, hold_micros=min(job.hold_micros, job.used + need)))
@@ -121,7 +119,7 @@ def report_start(work: PoolTransaction, lease: Lease, job: PoolJob) -> None:
 
 
 def report_run(work: PoolTransaction, lease: Lease) -> Lease:
-    """Tell the org how long an attempt has run."""
+    """Report to the org how long an attempt has run."""
     lease = replace(lease, reported_ms=lease.run_ms)
     work.put(lease)
     work.send(lease.key, RanSoFar(attempt=lease.attempt, run_ms=lease.run_ms))
@@ -132,9 +130,9 @@ def report_run(work: PoolTransaction, lease: Lease) -> Lease:
 
 
 def check_lease(work: PoolTransaction, lease: Lease) -> None:
-    """Tell the org, ask to stop, or end a live lease, as its readings ask for.
+    """After new readings: report to the org, request a stop, or end the lease.
 
-    Of the last reading its end tells: nothing else need be said of it.
+    The message about an end includes the last reading, so no separate message is sent for it.
     """
     exits = [part.exit for part in lease.parts]
     if None not in exits:
@@ -149,21 +147,21 @@ def check_lease(work: PoolTransaction, lease: Lease) -> None:
 
 
 def _is_at_limit(lease: Lease) -> bool:
-    """Whether an attempt has run as long as it may, but for the time it takes to stop."""
+    """Whether an attempt has used its run time, except for the stop grace."""
     return lease.run_ms >= lease.run_ms_max - STOP_GRACE_MS
 
 
 def _limit_reached(work: PoolTransaction, lease: Lease) -> Cause:
-    """What an attempt runs into first: its credits' end, its job's longest run, its hold's end."""
+    """The limit that an attempt reaches first: its credits, or the time of job and hold."""
     unpaid = lease.run_ms_max < job_of(work, lease).remaining_ms
     return Cause.OUT_OF_CREDITS if unpaid and _is_at_limit(lease) else Cause.TIME_UP
 
 
 def _why_ended(work: PoolTransaction, lease: Lease) -> Cause:
-    """Why an attempt has ended, from how its processes did.
+    """The cause of an attempt's end, from the exits of its processes.
 
-    A gang that has lost a node is lost, although its other processes fail: they miss that one. What
-    its lease could not be renewed for, because its hold ended, is no loss.
+    If a gang lost a node, the cause is the loss, although its other processes then fail. If the
+    lease was not renewed because the hold ended, that is no loss.
     """
     exits = {part.exit for part in lease.parts}
     if exits == {Exit.DONE}:
@@ -181,7 +179,7 @@ def _why_ended(work: PoolTransaction, lease: Lease) -> Cause:
 
 
 def _close(work: PoolTransaction, lease: Lease, why: Cause) -> None:
-    """End a lease whose processes are gone: the job waits again or is over (M3)."""
+    """End a lease after its last process has ended: the job waits again or is finished (M3)."""
     record_end(work, lease, why)
     job = job_of(work, lease)
     record_usage(work, job, lease)
@@ -192,7 +190,7 @@ def _close(work: PoolTransaction, lease: Lease, why: Cause) -> None:
     lease = replace(lease, ended_at=work.now, reported_ms=lease.run_ms, why=why)
     pays = _pays(lease, END_CLASSES[why])
     kept_ms = _kept_ms(lease, pays=pays)
-    # What the job does not answer for is not reported again; else run time counts up to the end.
+    # If the job pays for all run time, late readings up to the end of the lease still count.
     last = min(work.now, max(part.until for part in lease.parts))
     reportable_until = last if pays and kept_ms is None else lease.leased_at
     lease = replace(lease, kept_ms=kept_ms, reportable_until=reportable_until)
@@ -219,9 +217,9 @@ def _close(work: PoolTransaction, lease: Lease, why: Cause) -> None:
 def correct_end(work: PoolTransaction, lease: Lease, end_class: EndClass) -> None:
     """Change the end class of an attempt and report to the org what is paid now (M3).
 
-    Only if the job answers for it itself is anything charged after all: of others its org has not
-    asked whether that can be. And then no more than was set aside for the job, although other
-    attempts have used of that since. Of the attempt nothing more is reported.
+    More is charged only if the job is responsible under the new class: only then has the org
+    checked that the charge is possible. The charge is limited to what the hold has left after other
+    attempts. No run time of the attempt is reported after this.
     """
     job = job_of(work, lease)
     job = replace(
@@ -252,7 +250,7 @@ def correct_end(work: PoolTransaction, lease: Lease, end_class: EndClass) -> Non
 
 
 def _affordable_ms(job: PoolJob, lease: Lease) -> int:
-    """How long an attempt can have run for what is set aside and not used by others."""
+    """How much run time of an attempt the unused part of the hold can pay."""
     rate, left = rate_of(job, lease.gpu_type), max(job.hold_micros - job.used, 0)
     return lease.run_ms if rate == 0 else run_ms_for(rate, job.request.milli_gpus, left)
 
@@ -262,19 +260,20 @@ def _price(job: PoolJob, lease: Lease, run_ms: int) -> Micros:
 
 
 def _pays(lease: Lease, end_class: EndClass) -> bool:
-    """Whether a job pays for what an attempt lost: also who made room for its own org (M3).
+    """Whether the job pays for lost work (M3).
 
-    An attempt that has finished lost nothing.
+    It does if it is responsible for the end, or if it stopped for a job of its own org. An attempt
+    that succeeded lost nothing, and is paid in full.
     """
     own_room = end_class is EndClass.PREEMPTION and lease.why is Cause.MADE_ROOM
     return is_job_responsible(end_class) or own_room or lease.why is Cause.FINISHED
 
 
 def _kept_ms(lease: Lease, *, pays: bool) -> int | None:
-    """How far an attempt's work is paid for; None if all of it is (M3).
+    """The run time of an attempt that is paid; None if all of it is (M3).
 
-    Up to its last checkpoint, unless the job pays for what it lost; and not for what it ran once we
-    had asked it to make room (M2), also if its node was lost then.
+    This is the time up to the last checkpoint, unless the job pays for lost work. Run time after a
+    preemption request is not paid (M2), even if the node was lost then.
     """
     kept_ms = lease.run_ms if pays else min(part.saved_ms for part in lease.parts)
     if lease.stop_reason in MAKES_ROOM and lease.why in (lease.stop_reason, Cause.LOST):
@@ -286,13 +285,13 @@ def _kept_ms(lease: Lease, *, pays: bool) -> int | None:
 
 
 def _exit_code(lease: Lease) -> int | None:
-    """Of the first process that ended badly, else 0; None if it is unknown."""
+    """The exit code of the first process that failed, else 0; None if unknown."""
     codes = [part.exit_code for part in lease.parts]
     return next((code for code in codes if code), None if None in codes else 0)
 
 
 def _job_after(job: PoolJob, lease: Lease, why: Cause, now: Instant) -> PoolJob:
-    """The job after an attempt that ended so: it waits, or is over."""
+    """The job after the end of an attempt: it waits, or is finished."""
     if END_CLASSES[why] in (EndClass.PREEMPTION, EndClass.PLATFORM):
         left_ms = job.remaining_ms - STOP_GRACE_MS
         if not requeues(END_CLASSES[why], job.requeues_left, left_ms, withdrawn=job.withdrawn):

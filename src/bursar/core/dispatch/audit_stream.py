@@ -1,16 +1,16 @@
-"""What a leader leaves behind: its audit stream, and the pool at rest (S11, S14).
+"""The audit stream of a pool, and pools without work (S11, S14).
 
-**The stream.** Whatever a leader's cluster was told, and whatever it decided, goes to the pool's
-audit stream, in the transaction that carries it out. A window begins with a snapshot of the cluster
-and goes on with its steps; a reader of a window can repeat all of its decisions (`decide_again`). A
-leader that made its memory anew, or took over from another, begins a window.
+**The stream.** All inputs of a leader's cluster and all its decisions are written to the pool's
+audit stream, in the transaction that carries them out. A window begins with a snapshot of the
+cluster and continues with its steps. `decide_again` repeats the decisions of a window. A leader
+that has rebuilt its memory, or has taken over from another, begins a new window.
 
-Events have numbers without gaps. A leader says after which one its next follows: if another is
-there by then, another leader has written, or this one, without an answer. Then its
-memory is not what the stream says, and it is denied like any stale leader.
+Events are numbered without gaps. A leader states the number of the last event it knows. If the
+stream is longer, another leader has written to it, or this leader has and lost the answer. Then its
+memory may be wrong, and its decisions are refused like those of any former leader.
 
-**At rest.** A pool in which nothing waits or runs need not be led. Its leader says so, and until
-when; the next leader may lead it at once.
+**At rest.** A pool without waiting or running jobs needs no leader. Its leader records this, and
+until when. Any process may then lead the pool at once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,16 +27,16 @@ SNAPSHOT_PART_MAX: Final = 1_000  # nodes and jobs of a snapshot in one event
 
 
 class AuditRecord(NamedTuple):
-    """What a leader has to write down, and the event after which it goes on."""
+    """What a leader writes to the audit stream, and the number of the event it continues."""
 
     recording: Recording
-    after: int  # does not matter where a window begins
+    after: int  # ignored at the beginning of a window
 
 
 def carry_out_audited(
     work: PoolTransaction, epoch: int, decisions: Sequence[Decision], noted: AuditRecord | None
 ) -> PlanOutcome:
-    """Carry out what a leader has decided, and note how it came to that; or nothing of it."""
+    """Carry out a leader's decisions and record their inputs; all of it or nothing."""
     if noted is None:
         return carry_out(work, epoch, decisions)
     recorded = noted.recording
@@ -61,7 +61,7 @@ def _audit_events(
 
 
 def let_rest(work: PoolTransaction, epoch: int, until: Instant) -> bool:
-    """Lead no more until then, unless something waits or runs; whether that is so."""
+    """Stop leading the pool until then, if no job waits or runs; return whether it rests."""
     if epoch != work.epoch or work.is_active:
         return False
     work.rests_until, work.leads_until = until, 0

@@ -1,8 +1,8 @@
-"""How a scheduler's cluster keeps up with what its pool keeps.
+"""Keeps a scheduler's cluster in step with the rows of its pool.
 
-A cluster is a leader's memory: it may be behind the pool, and is thrown away with its leader. What
-the pool keeps is the truth. Each job that has changed is looked at again: whether it waits, runs or
-is gone, and the cluster is changed where it says otherwise.
+A cluster is a leader's memory. It may be behind the pool, and ends with its leader; the rows of the
+pool are authoritative. For each changed job, the mirror compares the pool's row with the cluster
+and corrects the cluster.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,35 +31,33 @@ from bursar.core.value import replace
 
 BACKOFF_STEPS: Final = 10  # that make a pause longer
 RETRY_PAUSE_MAX: Final = 5 * MINUTE
-NODE_SCAN_INTERVAL: Final = SECOND  # between two looks at all nodes
+NODE_SCAN_INTERVAL: Final = SECOND  # between two comparisons of all nodes
 
 
 class ClusterMirror:
-    """A cluster that follows a pool."""
+    """A cluster that mirrors a pool."""
 
     def __init__(self, policy: PoolPolicy, now: Instant) -> None:
-        self.recorder = Recorder(
-            Cluster(policy, now)
-        )  # all that the cluster learns goes through this
+        self.recorder = Recorder(Cluster(policy, now))  # all changes of the cluster go through this
         self._default_policy = policy  # in force if the pool has none of its own
-        self._policy_n: int | None = None  # of the policy in force; None before the first look
+        self._policy_n: int | None = None  # of the policy in force; None before the first update
         self._quota_usage = QuotaUsage()
         self._limited: set[QuotaKey] = set()  # quotas that the cluster knows
         self._nodes: dict[NodeId, Node] = {}  # in the states in which the cluster has them
-        self._scanned_at: Instant | None = None  # when all nodes were last looked at
+        self._scanned_at: Instant | None = None  # when all nodes were last compared
         self._attempts: dict[JobId, int] = {}  # fences of what runs
         self._waiting: dict[JobId, Job] = {}  # what waits, as it was described
         self._job_mix = JobMix()
 
     @property
     def cluster(self) -> Cluster:
-        """The scheduler's memory; all changes go through `recorder`."""
+        """The cluster. All changes go through `recorder`."""
         return self.recorder.cluster
 
     def follow(self, pool: Pool, keys: Iterable[JobKey], now: Instant) -> bool:
-        """Catch up with what the pool's nodes and these jobs are now; whether there are news.
+        """Update the cluster from the pool's nodes and these jobs; return whether it changed.
 
-        A new follower is given all jobs, and then those that have changed.
+        The first call gets all jobs, later calls those that have changed.
         """
         self.recorder.advance_to(now)
         changed = self._follow_policy_and_quotas(pool)
@@ -70,7 +68,7 @@ class ClusterMirror:
         jobs = dict.fromkeys(keys)
         for key in jobs:
             changed = self._follow_job(pool, key) or changed
-        for key in jobs:  # once it is known who leaves
+        for key in jobs:  # after all stopping jobs are known
             changed = self._follow_earmark(pool.jobs[key]) or changed
         for node in nodes:
             if node not in pool.machines and node in self._nodes:
@@ -80,7 +78,7 @@ class ClusterMirror:
         return changed
 
     def _follow_policy_and_quotas(self, pool: Pool) -> bool:
-        """Put the pool's policy and its slices of quotas in force; whether there are others."""
+        """Apply the pool's policy and quota slices; return whether they have changed."""
         self._quota_usage = pool.quota_usage
         policy_n = 0 if pool.policy is None else pool.policy.n
         if policy_n != self._policy_n or any(pool.changed_slices.values()):
@@ -92,8 +90,7 @@ class ClusterMirror:
         return bool(pool.changed_slices)
 
     def _rebuild(self, pool: Pool, *, first: bool) -> None:
-        """Let the cluster be one under the policy in force, with all that it knows; at first that
-        is what users have had before."""
+        """Rebuild the cluster under the current policy; the first time, with the stored usage."""
         policy = self._default_policy if pool.policy is None else pool.policy.policy
         before, half_life = self.cluster.snapshot(), policy.half_life
         used = usage_bases(pool.usage.values(), half_life, before.at) if first else None
@@ -115,7 +112,7 @@ class ClusterMirror:
         )
 
     def _quotas(self, job: PoolJob) -> tuple[str, ...]:
-        """The names of the quotas that count a job; the cluster knows all of them."""
+        """The names of the quotas that count a job; unknown ones are added to the cluster."""
         keys = self._quota_usage.keys(job.org, job.request)
         for key in keys:
             if key not in self._limited:
@@ -123,7 +120,7 @@ class ClusterMirror:
         return tuple(map(_quota_name, keys))
 
     def _set_limit(self, key: QuotaKey) -> None:
-        """Let the cluster know what there is of a quota."""
+        """Set the pool's slice of a quota as a limit in the cluster."""
         self._limited.add(key)
         self.recorder.set_limit(_quota_name(key), self._share(key))
 
@@ -145,7 +142,7 @@ class ClusterMirror:
         return replace(job, limit_names=quotas) if quotas else job
 
     def _nodes_of(self, pool: Pool, now: Instant) -> Iterable[NodeId]:
-        """The nodes that may have changed; of time alone, which silences them, now and then."""
+        """The nodes that may have changed; at intervals all nodes, because silence is no event."""
         if (
             self._scanned_at is not None
             and self._scanned_at <= now < self._scanned_at + NODE_SCAN_INTERVAL
@@ -155,7 +152,7 @@ class ClusterMirror:
         return pool.machines.keys() | self._nodes.keys()
 
     def add_leases(self, leases: Iterable[Lease]) -> None:
-        """What the cluster has started was given leases."""
+        """Record the fences of jobs that the cluster has started."""
         for lease in leases:
             self._attempts[cluster_name(lease.key)] = lease.fence
 
@@ -170,7 +167,7 @@ class ClusterMirror:
         return True
 
     def _follow_job(self, pool: Pool, key: JobKey) -> bool:
-        """Let the cluster know of a job what the pool does; whether that is news."""
+        """Update a job in the cluster; return whether it changed."""
         cluster, job, name = self.cluster, pool.jobs[key], cluster_name(key)
         changed = False
         if name in cluster.running and self._attempts[name] != job.fence:
@@ -189,7 +186,7 @@ class ClusterMirror:
         return changed
 
     def _follow_wait(self, job: PoolJob, name: JobId) -> bool:
-        """A job waits; more may have been set aside for it since it was described."""
+        """Update a waiting job; its hold may have grown since it was added."""
         cluster, new = self.cluster, self._describe(job)
         old = cluster.waiting.get(name)
         if old is None:
@@ -212,7 +209,7 @@ class ClusterMirror:
         return True
 
     def _follow_earmark(self, job: PoolJob) -> bool:
-        """Add the earmark of a job, which a former leader has decided."""
+        """Add the earmark of a job, which a former leader may have decided."""
         earmark, cluster = job.earmark, self.cluster
         if earmark is None or earmark.job in cluster.earmarks:
             return False
@@ -222,12 +219,12 @@ class ClusterMirror:
         return True
 
     def _count_job(self, job: PoolJob) -> None:
-        """Count a job that was not known among those typically seen."""
+        """Add the shape of a new job to the mix of typical jobs."""
         self._job_mix.add(job.request.spec.shape)
         self.recorder.set_job_mix(self._job_mix.fragments.typical)
 
     def _follow_lease(self, job: PoolJob, lease: Lease) -> bool:
-        """A job has GPUs, and may have been asked to leave them."""
+        """Update a job that has a lease, and may have been asked to stop."""
         cluster, name = self.cluster, cluster_name(job.key)
         changed = name not in cluster.running
         if changed:
@@ -241,7 +238,7 @@ class ClusterMirror:
 
 
 def _node_now(machine: PoolNode, now: Instant) -> Node:
-    """A node as the scheduler is told of it."""
+    """The node in its current state, for the scheduler."""
     node, state = machine.node, state_of(machine, now)
     if state is NodeState.ON_ORDER:
         return replace(node, ready_at=_expected_at(node.ready_at, now))
@@ -249,9 +246,9 @@ def _node_now(machine: PoolNode, now: Instant) -> Node:
 
 
 def _expected_at(ready_at: Instant, now: Instant) -> Instant:
-    """When a node on order will be there: the later it is, the later it is expected.
+    """When an ordered node is expected: the later it is already, the later.
 
-    It lies behind the next scan of all nodes: until then the node does not count as ready.
+    The result is after the next scan of all nodes, so that the node does not count as ready before.
     """
     late = 0
     while ready_at + late <= now + NODE_SCAN_INTERVAL:
@@ -260,17 +257,17 @@ def _expected_at(ready_at: Instant, now: Instant) -> Instant:
 
 
 def _quota_name(key: QuotaKey) -> str:
-    """What a quota is called in a cluster: orgs choose ids of their own."""
+    """The name of a quota in the cluster, with the org: quota ids are unique per org only."""
     return f"quota {key[0]}/{key[1]}"
 
 
 def _with_quotas(job: Job, counted: Mapping[JobId, tuple[str, ...]]) -> Job:
-    """A job, in other quotas; as it is if nothing is known of it any more."""
+    """The job with its current quotas; unchanged if the pool no longer has it."""
     return replace(job, limit_names=counted.get(job.id, job.limit_names))
 
 
 def convert_usage(before: PoolSnapshot, half_life: int) -> tuple[tuple[Path, Micros], ...]:
-    """What was used before, as it counts if it fades with another half-life from now on."""
+    """Past usage, converted to a new half-life from now on."""
     if half_life == before.policy.half_life:
         return before.usage
     then, now = (
@@ -284,7 +281,7 @@ def convert_usage(before: PoolSnapshot, half_life: int) -> tuple[tuple[Path, Mic
 
 
 def describe_job(queued: PoolJob) -> Job:
-    """A job as the scheduler is told of it."""
+    """The job in the form that the scheduler uses."""
     ask, spec = queued.request, queued.request.spec
     every = spec.program.checkpoint_every_ms * MILLISECOND
     return Job(
@@ -307,10 +304,11 @@ def describe_job(queued: PoolJob) -> Job:
 
 
 def _affordable_shape(queued: PoolJob) -> Shape:
-    """What it needs, on the types on which its credits last for as long as it may still run.
+    """The job's shape with the GPU types for which its credits last for its whole run.
 
-    What is set aside was trimmed when it first started, to what it needs on that type. If they last
-    on none, as when more is set aside from time to time, wherever it can run at all.
+    The hold was reduced at the first start to what the job needs on that type, so other types may
+    be too expensive. If the credits last on no type (a rolling hold), all types on which the job
+    can run at all.
     """
     shape = queued.request.spec.shape
     if queued.state not in WAITING:
@@ -323,7 +321,7 @@ def _affordable_shape(queued: PoolJob) -> Shape:
 
 
 def _retry_at(queued: PoolJob) -> Instant:
-    """When it may be tried again: the more often it was lost at its start, the later."""
+    """When the job may start again: later after each loss directly at the start."""
     if not queued.losses:
         return 0
     return queued.stopped_at + min(SECOND << min(queued.losses, BACKOFF_STEPS), RETRY_PAUSE_MAX)

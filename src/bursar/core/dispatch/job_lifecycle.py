@@ -1,15 +1,15 @@
-"""A job's life: every state it can be in, and every way from one to the next, in one table.
+"""The states of a job and all transitions between them, in one table.
 
-    queued ── placed ──▶ starting ── started ──▶ running ── asked ──▶ stopping
-      ▲                     └──────────────────────┴──────────────────────┤ the attempt ends:
-      ├── preempted, lost ◀───────────────────────────────────────────────┤
-      └── topped up ── out of credits ◀───────────────────────────────────┤
-                         succeeded, failed, cancelled, expired ◀──────────┘
+    queued ── placed ──▶ starting ── started ──▶ running ── stop requested ──▶ stopping
+      ▲                     └──────────────────────┴──────────────────────────────┤ attempt ends:
+      ├── preempted, lost ◀───────────────────────────────────────────────────────┤
+      └── topped up ── out of credits ◀───────────────────────────────────────────┤
+                         succeeded, failed, cancelled, expired ◀──────────────────┘
 
-A job that has not begun may be moved: then it is over in this pool, and waits in another.
-A job that waits may come to wait for credits when usage of an earlier attempt becomes known late.
-Nothing leads out of the last five: an end is accepted once. Attempts are numbered from 1; each
-step from `queued` to `starting` is the next.
+A job without an attempt can be moved: then it is finished in this pool and waits in another. A
+queued job runs out of credits if late usage of an earlier attempt is reported. No transition leaves
+the finished states: an end is accepted once. Attempts are numbered from 1; each transition from
+`queued` to `starting` begins the next one.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from bursar.core.refusal import fail_invariant
 
 
 class JobState(StrEnum):
-    """How far a job has got."""
+    """The state of a job."""
 
     QUEUED = "queued"  # waits for GPUs
     STARTING = "starting"  # has a lease; its node has not reported the process yet
@@ -32,8 +32,8 @@ class JobState(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
-    EXPIRED = "expired"  # its longest run, or its hold, was over
-    MOVED = "moved"  # it waits in another pool: over in this one
+    EXPIRED = "expired"  # its maximum run time was used, or its hold ended
+    MOVED = "moved"  # it waits in another pool
 
 
 WAITING: Final = frozenset({JobState.QUEUED, JobState.OUT_OF_CREDITS})
@@ -68,7 +68,7 @@ TRANSITIONS: Final[Mapping[tuple[JobState, Cause], JobState]] = MappingProxyType
         (JobState.RUNNING, Cause.STOP_REQUESTED): JobState.STOPPING,
         (JobState.QUEUED, Cause.OUT_OF_CREDITS): JobState.OUT_OF_CREDITS,  # by usage that came late
         (JobState.OUT_OF_CREDITS, Cause.TOPPED_UP): JobState.QUEUED,
-        (JobState.QUEUED, Cause.CACHED): JobState.SUCCEEDED,  # in no pool: the org itself says so
+        (JobState.QUEUED, Cause.CACHED): JobState.SUCCEEDED,  # on the org's side; it is in no pool
         **{(live, why): to for live in sorted(LIVE) for why, to in _ENDS.items()},
         **{(waiting, why): to for waiting in sorted(WAITING) for why, to in _DROPS.items()},
     }
@@ -87,8 +87,8 @@ END_CLASSES: Final[Mapping[Cause, EndClass]] = MappingProxyType(
     }
 )
 
-CORRECTED: Final = "corrected"  # an operator has said who answers for an attempt's end
-# The words that an org has for a job's steps; that a job was given a lease it does not hear.
+CORRECTED: Final = "corrected"  # an operator corrected the end class of an attempt
+# The steps of a job in the org's events. Pools do not report that a job was placed.
 STEPS: Final = (
     "submitted",
     "follows",
@@ -99,7 +99,7 @@ STEPS: Final = (
 
 
 def next_state(state: JobState, why: Cause) -> JobState:
-    """The state that a job comes to; a step that is not in the table is a bug (IM6)."""
+    """The state after a step; a step that is not in the table is a bug (IM6)."""
     to = TRANSITIONS.get((state, why))
     if to is None:
         fail_invariant("a job cannot take this step", state=state, why=why)

@@ -1,14 +1,15 @@
-"""Nodes that were ordered: from the order that is written down to the node given back (S12).
+"""Orders of nodes, from the request to the return of the node (S12).
 
-    asked ─ yes ─▶ coming ─ heard of ─▶ there ─ advised ─▶ draining ─ empty ─▶ removing ─▶ gone
-      └──────────────┴─ refused, too late ┴─ silent, refused ────────────────────▲
+    requested ─ yes ─▶ confirmed ─ reports ─▶ ready ─ advice ─▶ draining ─ empty ─▶ removing ─▶ gone
+      └──────────────────┴─ refused, too late ──┴─ silent, refused ───────────────────▲
 
-An order is written before the provider is called, and is finished when the provider has said that
-the node was given back: whatever is lost between, the same is asked again under the same id. An
-order that failed is given back, too: a provider that refused or did not reply may have a node.
+An order is written before the provider is called, and is finished when the provider confirms that
+the node was removed. If a call or its answer is lost, the call is repeated with the same id. A node
+is also returned if its order failed: the provider may have one although it refused or did not
+answer.
 
-From when it is written to when it comes its node is on order: capacity with a date. Nothing starts
-on a node that is draining; it is given back when nothing runs there any more.
+Until it reports, the node counts as capacity that will be ready at a certain time. No job starts on
+a draining node; it is returned when no job runs there.
 """
 
 from collections import Counter
@@ -26,12 +27,12 @@ from bursar.core.scheduling.advice.autoscale import CapacityOffer, Scaling
 from bursar.core.scheduling.model.nodes import Node, NodeState
 from bursar.core.value import replace, value
 
-SILENCE_MAX: Final = 10 * MINUTE  # a node that is not heard of for so long is given back
+SILENCE_MAX: Final = 10 * MINUTE  # a node that does not report for this long is returned
 REPLY_WAIT: Final = MINUTE  # after a leader starts, ready nodes report within this time
 
 
 class OrderState(StrEnum):
-    """How far an order has got."""
+    """The state of an order."""
 
     REQUESTED = "requested"  # the provider has not confirmed it yet
     CONFIRMED = "confirmed"
@@ -50,7 +51,7 @@ class ProviderReply(StrEnum):
 
 
 class RemovalReason(StrEnum):
-    """Why a node is given back."""
+    """Why a node is returned."""
 
     DRAINED = "drained"
     LATE = "late"
@@ -60,7 +61,7 @@ class RemovalReason(StrEnum):
 
 @value
 class NodeOrder:
-    """One node that was ordered."""
+    """The order of one node."""
 
     id: str
     offer: str  # its name
@@ -68,29 +69,29 @@ class NodeOrder:
     price: Micros  # of an hour
     ordered_at: Instant
     ready_by: Instant
-    give_up_at: Instant  # a node that has not reported by then is given back
+    give_up_at: Instant  # a node that has not reported by then is returned
     state: OrderState = OrderState.REQUESTED
     removal_reason: RemovalReason | None = None
     arrived_at: Instant | None = None
     gone_at: Instant | None = None
-    last_error: str = ""  # what was last said against it, for people
+    last_error: str = ""  # the provider's last error, for people
 
     @property
     def is_awaited(self) -> bool:
-        """Whether its node has not come yet, and is to."""
+        """Whether the node has not reported yet, and is expected to."""
         return self.state in (OrderState.REQUESTED, OrderState.CONFIRMED)
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether it is about to be given back, and its node has never come."""
+        """Whether the node is being removed and has never reported."""
         return self.state is OrderState.REMOVING and self.arrived_at is None
 
     def is_late(self, now: Instant) -> bool:
-        """Whether its node should have been here by now."""
+        """Whether the node should have reported by now."""
         return self.is_awaited and now > self.ready_by
 
     def cost(self, now: Instant) -> Micros:
-        """What its node has cost: from when it was there to when it was given back."""
+        """The cost of the node, from its first report to its return."""
         if self.arrived_at is None:
             return 0
         return self.price * ((self.gone_at or now) - self.arrived_at) // HOUR
@@ -98,7 +99,7 @@ class NodeOrder:
 
 @value
 class Scale:
-    """What operators have decided about a pool's nodes: what can be ordered, and how eagerly."""
+    """The operators' settings for ordering nodes of a pool: offers, thresholds, intervals."""
 
     offers: tuple[CapacityOffer, ...]  # the ids of their nodes are their names
     scaling: Scaling
@@ -106,7 +107,7 @@ class Scale:
     patience: int = 10 * MINUTE  # by which a node may be late, in microseconds
 
     def remaining_offers(self, orders: Iterable[NodeOrder]) -> tuple[CapacityOffer, ...]:
-        """What can still be ordered beside what was."""
+        """The offers, less what is ordered."""
         taken = Counter(order.offer for order in orders if order.state is not OrderState.GONE)
         return tuple(
             [
@@ -117,12 +118,12 @@ class Scale:
 
 
 def node_on_order(order: NodeOrder) -> Node:
-    """Its node, until it comes."""
+    """The node of an order, in its state before it reports."""
     return replace(order.node, state=NodeState.ON_ORDER, ready_at=order.ready_by)
 
 
 def add_ordered_nodes(work: PoolTransaction, epoch: int, new: Iterable[NodeOrder]) -> Denied | None:
-    """Let the nodes of new orders be on order."""
+    """Add the nodes of new orders to the pool, as on order."""
     if epoch != work.epoch:
         return Denied.EPOCH_STALE
     for order in new:
@@ -134,7 +135,7 @@ def add_ordered_nodes(work: PoolTransaction, epoch: int, new: Iterable[NodeOrder
 def drain_nodes(
     work: PoolTransaction, epoch: int, orders: Iterable[NodeOrder], nodes: Iterable[NodeId]
 ) -> tuple[NodeOrder, ...] | Denied:
-    """Let nothing more start on some nodes, of those that were ordered; the orders of these."""
+    """Drain those of the nodes that were ordered and are ready; return their new orders."""
     if epoch != work.epoch:
         return Denied.EPOCH_STALE
     named, drained = frozenset(nodes), []
@@ -158,9 +159,9 @@ def advance_orders(
     orders: Iterable[NodeOrder],
     replies: Mapping[str, ProviderReply],
 ) -> tuple[NodeOrder, ...] | Denied:
-    """Take orders as far as they can go, by what was said of them; those that have changed.
+    """Advance orders by the provider's replies and the nodes' reports; return the changed ones.
 
-    `since` is when the leader began to listen: silence before that does not count.
+    `since` is when the leader took over: silence before that does not count.
     """
     if epoch != work.epoch:
         return Denied.EPOCH_STALE
@@ -199,7 +200,7 @@ def _advance_order(
 def _advance_awaited(
     work: PoolTransaction, order: NodeOrder, reply: ProviderReply | None, *, give_up: bool
 ) -> NodeOrder:
-    """Advance an order whose node has not reported: it reports, is refused, or is given up."""
+    """Advance an order whose node has not reported: ready, refused, late or confirmed."""
     machine = work.machine(order.node.id)
     if machine is not None and machine.reported_at is not None:
         return replace(order, state=OrderState.READY, arrived_at=work.now)
@@ -213,14 +214,14 @@ def _advance_awaited(
 
 
 def _is_undrained(machine: PoolNode | None) -> bool:
-    """Whether an operator has taken a node back that was draining."""
+    """Whether the node is ready, also if an operator ended its draining."""
     return machine is not None and machine.node.state is NodeState.READY
 
 
 def _removal_reason(
     order: NodeOrder, reply: ProviderReply | None, *, silent: bool
 ) -> RemovalReason | None:
-    """Why a node that has come, and is empty, is to be given back, if it is."""
+    """Why an empty node that has reported is to be returned; None if it stays."""
     if order.state is OrderState.DRAINING:
         return RemovalReason.DRAINED
     if reply is ProviderReply.NO:
@@ -229,7 +230,7 @@ def _removal_reason(
 
 
 def _update_node(work: PoolTransaction, order: NodeOrder) -> None:
-    """Let the node be in the pool what its order says."""
+    """Update the pool's node to the state of its order."""
     machine = work.machine(order.node.id)
     if machine is None:
         return
@@ -241,6 +242,6 @@ def _update_node(work: PoolTransaction, order: NodeOrder) -> None:
 
 
 def is_vanished(order: NodeOrder, machine: PoolNode | None, now: Instant) -> bool:
-    """Whether a node that should be there is not heard of: it may have to be asked for again."""
+    """Whether a node that should be ready does not report, so that the provider must be asked."""
     there = order.state in (OrderState.READY, OrderState.DRAINING)
     return there and (machine is None or not is_usable(machine, now))

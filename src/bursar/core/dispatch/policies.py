@@ -1,4 +1,4 @@
-"""Which policies a pool can be run by: what a simulator may try is more than a service can do."""
+"""Which policies a pool accepts: a simulation can use some that a service cannot."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ DEFAULT_POLICY: Final = PoolPolicy()
 
 
 def find_objection(policy: PoolPolicy) -> str | None:
-    """What stands against putting a policy in force, if something does."""
+    """Why a policy cannot be used in a service; None if it can."""
     if policy.preemption_grace != DEFAULT_POLICY.preemption_grace:
         return (
             "policy.preemption_grace: a service plans with"
@@ -19,7 +19,7 @@ def find_objection(policy: PoolPolicy) -> str | None:
         )
     floors = sum(tier.floor_ppm for tier in policy.tiers)
     if floors > WHOLE_PPM:
-        return f"tiers: their floors are {floors} ppm together; there are {WHOLE_PPM} to be given"
+        return f"tiers: floors add up to {floors} ppm; the maximum is {WHOLE_PPM}"
     tiers = {tier.name for tier in policy.tiers}
     for path, _ in policy.shares:
         if path[0] not in tiers:

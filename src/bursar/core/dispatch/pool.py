@@ -10,21 +10,22 @@ returns the answer.
                    any process, polling ─▶ expire, lead
     org ◀── Started, RanSoFar, Ended, Corrected, Dropped, Left ──
 
-**Nodes ask.** A node reports every five seconds all that it knows, and is answered with all leases
-it has. Nothing else is said to it, so nothing that was lost, repeated or overtaken can start or
-stop anything: an order is part of the answer to a report, and counts from when that report was
-*sent*. Reports are numbered; one that is no newer than the last is left alone.
+**Nodes ask.** A node reports all its processes every five seconds, and the answer contains all its
+leases. The pool sends nothing else, so a lost, repeated or delayed message cannot start or stop a
+process: a lease is part of the answer to a report, and counts from when that report was *sent*.
+Reports are numbered; one that is not newer than the last is ignored.
 
-**Rights and facts.** A lease is a right until an instant and is renewed by every report before it.
-One that has run out renews nothing and ends nothing by its own word; what it says it has run still
-counts, up to its end (M4). Its GPUs come free when its node says that the process is gone, or a
-margin after it has run out: by then the node has ended it, by its own clock.
+**Rights and facts.** A lease is a right until an instant; every report before it renews the lease.
+After that, the node can neither renew nor end it, but the run time it reports still counts, up to
+the end of the lease (M4). The GPUs become free when the node reports that the process has ended, or
+a margin after the end of the lease: by then the node's guard has ended the process.
 
-**A gang** has one lease with a part on each of its nodes. It ends when its last process has; the
-first that ends otherwise than well makes the others stop.
+**A gang** has one lease with a part on each of its nodes. It ends when its last process has. If one
+process fails or is lost, the others are asked to stop.
 
-**Leading.** A leader has an epoch; the next leader has a larger one. Decisions compare it in
-the transaction that writes them, so what a leader decides who was stopped for a while is refused.
+**Leading.** A leader has an epoch; the next leader has a larger one. Decisions are checked against
+it in the transaction that writes them. So decisions of a leader that was suspended and replaced are
+refused.
 """
 
 from collections.abc import Iterable
@@ -80,7 +81,7 @@ from bursar.core.value import replace
 
 
 class Placement(NamedTuple):
-    """Where a job shall run."""
+    """Where a job is to run."""
 
     key: JobKey
     gpu_type: str
@@ -91,9 +92,9 @@ class Placement(NamedTuple):
 
 
 def register_node(work: PoolTransaction, node: Node) -> Denied | None:
-    """Take a node into the pool, or describe it anew; its GPUs stay while anything runs there.
+    """Add a node to the pool, or update it; its GPUs cannot change while a job runs on it.
 
-    Its state stays: a draining node drains, and an ordered node becomes ready at its first report.
+    The state stays: a draining node drains, and an ordered node becomes ready at its first report.
     """
     known = work.machine(node.id)
     if known is None:
@@ -108,10 +109,10 @@ def register_node(work: PoolTransaction, node: Node) -> Denied | None:
 
 
 def set_node_state(work: PoolTransaction, node: NodeId, state: NodeState) -> bool:
-    """Drain a node, or make it ready again and clear its faults; False if it is unknown.
+    """Drain a node, or make it ready and clear its faults; False if it is unknown.
 
-    A clock that was wrong is accepted again and compared anew. An ordered node becomes ready at its
-    first report, not before.
+    Making it ready also clears the mark of a wrong clock; the clock is then compared again. An
+    ordered node becomes ready at its first report, not before.
     """
     machine = work.machine(node)
     if machine is None:
@@ -146,11 +147,11 @@ def _gpus(node: Node) -> tuple[str, int, int]:
 
 
 def lead(work: PoolTransaction, process: str, *, anyway: bool = True) -> int | None:
-    """Lead the pool for another term; the epoch, or None while another process leads it.
+    """Lead the pool for another term; returns the epoch, or None while another process leads it.
 
-    A pool that rests needs no leader, unless the caller wants one anyway. Terms go by the clock:
-    if that was ahead once, the pool's own time stands still until it has caught up, and a term that
-    ends later than a term can end is void.
+    A pool at rest needs no leader, except if the caller wants to lead it `anyway`. Terms follow the
+    clock. If the clock was ahead once, the pool's time stands still until the clock has caught up,
+    and a term that ends later than any term can end is void.
     """
     if work.now < work.leader_due_at and not anyway:
         return None
@@ -166,10 +167,11 @@ def lead(work: PoolTransaction, process: str, *, anyway: bool = True) -> int | N
 
 
 def receive(work: PoolTransaction, envelope: JobMessage) -> bool:
-    """Handle a message of an org; whether it need not come again.
+    """Handle a message of an org; return whether it is done with and needs no redelivery.
 
-    One that has overtaken another is left alone: it will come again. A job comes with an enqueue,
-    whatever its number: those before it went to other pools, and it says all that they did.
+    A message that arrives before an earlier one is left for redelivery. The first message of a job
+    here is an `Enqueue`, with any number: earlier ones went to other pools, and it includes their
+    effect.
     """
     job, message = work.job((envelope.org, envelope.job)), envelope.message
     if job is None:
@@ -220,14 +222,14 @@ def _withdraw(work: PoolTransaction, job: PoolJob) -> None:
         drop_job(work, job, Cause.CANCELLED)
     elif job.state in LIVE:
         request_stop(work, lease_of(work, job), Cause.CANCELLED)
-    elif job.state is JobState.MOVED and first:  # its org had not heard of that: it stays nowhere
+    elif job.state is JobState.MOVED and first:  # cancelled before the org received `Left`
         work.send(job.key, Dropped(end_class=END_CLASSES[Cause.CANCELLED], why=Cause.CANCELLED))
 
 
 def _leave(work: PoolTransaction, job: PoolJob) -> None:
-    """Give a job back. One that has begun stays: its checkpoints and its readings are here.
+    """Return a job without an attempt to its org. Otherwise it stays: its checkpoints are here.
 
-    Its org hears of that by the start, or of the end that came before it had asked.
+    Its org then receives the start instead, or an end that was sent before.
     """
     if job.state in WAITING and job.attempt == 0:
         work.put(with_step(job, Cause.MOVED))
@@ -235,7 +237,7 @@ def _leave(work: PoolTransaction, job: PoolJob) -> None:
 
 
 def _grow_hold(work: PoolTransaction, job: PoolJob, grew: HoldGrew) -> None:
-    """More is set aside: a running attempt may go on for longer, a waiting job may run again."""
+    """Apply a larger hold: a live attempt may run longer, a waiting job may run again."""
     until = max(job.hold_until, grew.until)
     job = replace(job, hold_micros=job.hold_micros + grew.added, hold_until=until)
     work.put(job)
@@ -249,7 +251,7 @@ def _grow_hold(work: PoolTransaction, job: PoolJob, grew: HoldGrew) -> None:
 
 
 def _correct(work: PoolTransaction, job: PoolJob, correction: Correct) -> None:
-    """Correct the cause of an attempt's end. The org knows of the end, so the job has finished."""
+    """Correct the end of an attempt of a finished job."""
     lease = work.attempt(job.key, correction.attempt)
     if lease is None or not job.is_finished:
         fail_invariant("this attempt cannot be corrected", job=job.key, attempt=correction.attempt)
@@ -260,7 +262,7 @@ def _correct(work: PoolTransaction, job: PoolJob, correction: Correct) -> None:
 
 
 def place(work: PoolTransaction, epoch: int, where: Placement) -> Lease | Denied:
-    """Give a waiting job a lease, if nothing stands against it."""
+    """Give a waiting job a lease, or deny it."""
     job = work.job(where.key)
     denied = _placement_denied(work, epoch, where, job)
     if denied is not None:
@@ -288,7 +290,7 @@ def place(work: PoolTransaction, epoch: int, where: Placement) -> Lease | Denied
 def _placement_denied(
     work: PoolTransaction, epoch: int, where: Placement, job: PoolJob | None
 ) -> Denied | None:
-    """What stands against a placement, if something does."""
+    """Why a job cannot be placed; None if it can."""
     if epoch != work.epoch:
         return Denied.EPOCH_STALE
     if job is None:
@@ -317,7 +319,7 @@ def _placement_denied(
 def _piece_denied(
     work: PoolTransaction, piece: Piece, gpu_type: str, machine: PoolNode | None
 ) -> Denied | None:
-    """Why a piece of a node cannot be had, if so."""
+    """Why a piece of a node cannot be leased; None if it can."""
     if machine is None:
         return Denied.NODE_UNKNOWN
     if not is_usable(machine, work.now):
@@ -339,9 +341,9 @@ def _piece_denied(
 
 
 def preempt(work: PoolTransaction, epoch: int, key: JobKey, wanted_by: JobKey) -> Denied | None:
-    """Ask a running job to make room for another; None if it is asked, or was before.
+    """Ask a running job to stop for another; None if it is asked, now or earlier.
 
-    A job that no longer waits preempts no other.
+    Denied if the other job no longer waits.
     """
     if epoch != work.epoch:
         return Denied.EPOCH_STALE
@@ -356,7 +358,7 @@ def preempt(work: PoolTransaction, epoch: int, key: JobKey, wanted_by: JobKey) -
 
 
 def set_earmark(work: PoolTransaction, epoch: int, mark: EarmarkGpus) -> Denied | None:
-    """Store for which job others make room: the leader at that time gives it the GPUs (S5)."""
+    """Store which GPUs are freed for a job, so that a later leader starts it there (S5)."""
     if epoch != work.epoch:
         return Denied.EPOCH_STALE
     job = work.job(key_of_name(mark.job))
@@ -374,23 +376,23 @@ def set_earmark(work: PoolTransaction, epoch: int, mark: EarmarkGpus) -> Denied 
 
 
 def _clear_earmark(work: PoolTransaction, epoch: int, key: JobKey) -> None:
-    """Keep nothing more for a job that could not be given it: it waits in turn again."""
+    """Remove the earmark of a job that could not be started on it."""
     job = work.job(key)
     if epoch == work.epoch and job is not None and job.earmark is not None:
         work.put(replace(job, earmark=None))
 
 
 class PlanOutcome(NamedTuple):
-    """What has become of a plan."""
+    """The result of carrying out a plan."""
 
     placed: tuple[Lease, ...]
     stopping: tuple[JobKey, ...]  # to make room
-    denied: tuple[Denied, ...]  # if there is any, the leader's memory is wrong
+    denied: tuple[Denied, ...]  # if not empty, the leader's memory is out of date
     audit_events: int = 0  # events of the pool's audit stream by then
 
 
 def carry_out(work: PoolTransaction, epoch: int, decisions: Iterable[Decision]) -> PlanOutcome:
-    """Carry out what the leader has decided, each as far as nothing stands against it by now."""
+    """Carry out the leader's decisions; each one that is no longer possible is denied."""
     placed: list[Lease] = []
     stopping: list[JobKey] = []
     denied: list[Denied] = []
@@ -421,10 +423,10 @@ def carry_out(work: PoolTransaction, epoch: int, decisions: Iterable[Decision]) 
 
 
 def expire(work: PoolTransaction) -> int:
-    """End what has run out, and what waits without credits; how many of them.
+    """End leases that have run out and waiting jobs whose holds have ended; return how many.
 
-    The GPUs of a silent node's lease come free only now: it has ended the process by itself before
-    its lease did, by its own clock, and that may be behind ours by the margin.
+    The GPUs of a silent node become free only now. Its guard has ended the process before the end
+    of the lease by the node's clock, which may be behind the pool's by the margin.
     """
     ended = 0
     for lease in work.live():

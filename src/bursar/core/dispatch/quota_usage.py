@@ -1,8 +1,8 @@
-"""What a pool's jobs have and want of their orgs' quotas, kept up row by row (B4).
+"""Counts how much of their orgs' quotas the jobs of a pool use and wait for (B4).
 
-A job counts in every slice of its org that is about its account or user, and in those quotas that
-it names: what it named at its submission and the pool knows no slice of, it may have nothing of. So
-a pool that has not heard of a quota yet starts nothing that the quota counts.
+A job counts in every slice of its org that covers its account or user. It also counts in the quotas
+listed in its `Enqueue` message, even if the pool has no slice of them yet. The limit is then zero:
+a pool starts no job under a quota before it has received its slice.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from bursar.core.quota_slices import Amounts, QuotaKey, Slice, SliceReport, amou
 
 
 class LiveJob(NamedTuple):
-    """A job that has GPUs, and the lease by which it has them."""
+    """A job that has GPUs, with the data of its lease."""
 
     fence: int
     org: str
@@ -27,14 +27,14 @@ LiveJobs: TypeAlias = Callable[[], Iterable[LiveJob]]
 
 
 class QuotaTally(NamedTuple):
-    """What lives and what waits, in thousandths of a GPU and in jobs."""
+    """What is in use and what waits, in thousandths of a GPU and in jobs."""
 
     used: Counter[str]
     waiting: Counter[str]
 
 
 class Entry(NamedTuple):
-    """What a row counts, and where."""
+    """The amounts that a job counts, and the quotas that count them."""
 
     keys: tuple[QuotaKey, ...]
     amounts: dict[str, int]
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 
 @dataclass(slots=True)
 class QuotaUsage:
-    """The slices of a pool, and what is counted in each."""
+    """The slices of a pool, and what counts against each."""
 
     slices: dict[str, dict[str, Slice]] = field(default_factory=dict)  # by org and quota
     tallies: dict[QuotaKey, QuotaTally] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class QuotaUsage:
     _waiting: dict[tuple[str, str], Entry] = field(default_factory=dict)  # by org and job
 
     def slice(self, key: QuotaKey) -> Slice | None:
-        """A slice that the pool knows."""
+        """The pool's slice of a quota; None if it has none."""
         return self.slices.get(key[0], {}).get(key[1])
 
     def keys(self, org: str, ask: Enqueue) -> tuple[QuotaKey, ...]:
@@ -63,13 +63,13 @@ class QuotaUsage:
         return tuple((org, quota) for quota in sorted(quotas))
 
     def put(self, new: Slice) -> bool:
-        """Know a slice; whether it counts other jobs than before."""
+        """Store a slice; return whether it counts other jobs than before."""
         old = self.slice(new.key)
         self.slices.setdefault(new.org, {})[new.quota] = new
         return old is None or old.scope != new.scope
 
     def set_waiting(self, job: tuple[str, str], ask: Enqueue | None) -> None:
-        """A job waits, or (None) waits no more."""
+        """Record that a job waits, or, with None, that it does not any more."""
         if (old := self._waiting.pop(job, None)) is not None:
             self._add(old, -1, live=False)
         if ask is not None and (keys := self.keys(job[0], ask)):
@@ -78,34 +78,34 @@ class QuotaUsage:
             self._add(new, 1, live=False)
 
     def add_live(self, fence: int, org: str, ask: Enqueue, gpu_type: str) -> None:
-        """A job has GPUs."""
+        """Record that a job has GPUs."""
         if fence not in self._live and (keys := self.keys(org, ask)):
             new = self._live[fence] = Entry(keys, amounts_of_job(ask.milli_gpus, (gpu_type,)))
             self._add(new, 1, live=True)
 
     def remove_live(self, fence: int) -> None:
-        """A lease has ended."""
+        """Record that a lease has ended."""
         if (old := self._live.pop(fence, None)) is not None:
             self._add(old, -1, live=True)
 
     def used(self, key: QuotaKey) -> Counter[str]:
-        """What lives and is counted by a quota."""
+        """What counts against a quota and is in use."""
         tally = self.tallies.get(key)
         return Counter() if tally is None else tally.used
 
     def report_of(self, org: str) -> dict[str, SliceReport]:
-        """What the pool knows of an org's quotas, has and wants of them."""
+        """The state of an org's quotas in this pool: slice number, used and wanted amounts."""
         known = dict.fromkeys(quota for of, quota in self.tallies if of == org)
         known |= dict.fromkeys(self.slices.get(org, {}))
         return {quota: self._report((org, quota)) for quota in sorted(known)}
 
     def orgs_to_divide(self) -> list[str]:
-        """The orgs whose quotas should be divided anew: more is wanted, or there is too much."""
+        """The orgs whose quotas should be divided again: a slice is too small, or exceeded."""
         orgs = {key[0] for key in self.tallies if self._needs_division(key)}
         return sorted(orgs)
 
     def recounted(self, leases: Iterable[LiveJob]) -> "QuotaUsage":
-        """The same slices with what has GPUs counted anew, and nothing that waits yet."""
+        """The same slices with the live jobs counted again, and no waiting jobs yet."""
         usage = QuotaUsage(slices=self.slices)
         for live_job in leases:
             usage.add_live(*live_job)
@@ -146,14 +146,14 @@ class QuotaUsage:
 
 
 def _rounded(counter: Counter[str]) -> Amounts:
-    """In whole GPUs, rounded up, and jobs."""
+    """Whole GPUs, rounded up, and jobs."""
     return tuple(
         (name, -(-amount // unit_of(name))) for name, amount in sorted(counter.items()) if amount
     )
 
 
 class QuotaClaims:
-    """What one transaction changes of what is counted, and whether there is room for more."""
+    """The changes of one transaction to the counted amounts, and whether there is room for more."""
 
     def __init__(self, counted: QuotaUsage) -> None:
         self._usage = counted
@@ -161,20 +161,20 @@ class QuotaClaims:
         self._more: dict[QuotaKey, Counter[str]] = {}
 
     def put_slice(self, quota_slice: Slice) -> None:
-        """Know a slice; one that is no newer than what is known is left alone."""
+        """Store a slice; one that is not newer than the known one is ignored."""
         known = self.new.get(quota_slice.key) or self._usage.slice(quota_slice.key)
         if known is None or known.n < quota_slice.n:
             self.new[quota_slice.key] = quota_slice
 
     def count(self, org: str, ask: Enqueue, gpu_type: str, way: int) -> None:
-        """A job has GPUs (1), or has them no more (-1)."""
+        """Record that a job gets GPUs (1) or returns them (-1)."""
         for key in self._usage.keys(org, ask):
             more = self._more.setdefault(key, Counter())
             for name, amount in amounts_of_job(ask.milli_gpus, (gpu_type,)).items():
                 more[name] += way * amount
 
     def exceeds(self, org: str, ask: Enqueue, gpu_type: str, lives: LiveJobs) -> bool:
-        """Whether a job is too much for a quota; `lives` are all that have GPUs."""
+        """Whether a job would exceed a quota; `lives` yields all jobs that have GPUs."""
         known = self._usage_after(org) if self.new else self._usage
         for key in known.keys(org, ask):
             quota_slice = known.slice(key)
@@ -186,7 +186,7 @@ class QuotaClaims:
         return False
 
     def _usage_after(self, org: str) -> QuotaUsage:
-        """The slices of an org once this transaction is kept, and nothing counted yet."""
+        """The slices of an org after this transaction, with nothing counted yet."""
         new = {quota: quota_slice for (of, quota), quota_slice in self.new.items() if of == org}
         return QuotaUsage(slices={org: {**self._usage.slices.get(org, {}), **new}})
 

@@ -1,7 +1,7 @@
-"""What nodes report, and what they are answered.
+"""Handles the reports of nodes and builds the answers.
 
-A reading proves how long a process ran, as far as its lease lasted; the first one is the start. A
-report renews what the node has, and its answer says what that is.
+A reading proves how long a process has run, up to the end of its lease. The first reading is the
+start of the attempt. A report renews the node's leases, and the answer lists them.
 """
 
 from typing import Final
@@ -44,7 +44,7 @@ BOOT_STEP_MAX: Final = 1_000_000  # starts of an agent that the pool may not hav
 
 @value
 class Reading:
-    """What a node says of one process."""
+    """A node's reading of one process."""
 
     fence: int
     run_ms: int
@@ -57,7 +57,7 @@ class Reading:
 
 @value
 class NodeReport:
-    """All that a node knows, at one instant of its own clock."""
+    """All processes of a node, at one instant of its own clock."""
 
     node: NodeId
     boot: int  # how often its agent was started
@@ -69,7 +69,7 @@ class NodeReport:
 
 @value
 class LeaseOrder:
-    """A lease that a node has."""
+    """A lease of a node, in the answer to its report."""
 
     fence: int
     org: str
@@ -85,7 +85,7 @@ class LeaseOrder:
 
 @value
 class LeaseOrders:
-    """The answer to a report: all leases of the node. What is not among them has no right."""
+    """The answer to a report: all leases of the node. Other processes have to end."""
 
     node: NodeId
     boot: int
@@ -95,7 +95,7 @@ class LeaseOrders:
 
 
 def has_news(report: NodeReport, orders: LeaseOrders) -> bool:
-    """Whether orders differ from what the node reports to run: an earlier answer may be lost."""
+    """Whether the orders differ from what the node reports; an earlier answer may be lost."""
     is_stopping = {
         reading.fence: reading.run_ms_at_stop is not None
         for reading in report.readings
@@ -107,7 +107,7 @@ def has_news(report: NodeReport, orders: LeaseOrders) -> bool:
 
 
 def receive_report(work: PoolTransaction, report: NodeReport) -> LeaseOrders | None:
-    """Take a node's readings, renew its leases, and say which these are; None if it is no news."""
+    """Apply a node's readings and renew its leases; None if the report is not newer."""
     machine = work.machine(report.node)
     if machine is None or not is_next_report(machine, report):
         return None
@@ -130,7 +130,7 @@ def is_next_report(machine: PoolNode, report: NodeReport) -> bool:
 
 
 def renew_leases(work: PoolTransaction, report: NodeReport) -> LeaseOrders:
-    """All leases of a node, renewed: what is said to a report, or once more when there are news."""
+    """Renew all leases of a node and list them, as the answer to a report."""
     orders = []
     for lease in work.live_on(report.node):
         part = lease.part_on(report.node)
@@ -142,7 +142,7 @@ def renew_leases(work: PoolTransaction, report: NodeReport) -> LeaseOrders:
 
 
 def _node_after(work: PoolTransaction, machine: PoolNode, report: NodeReport) -> PoolNode:
-    """The node as it is once a report has come; its clock is compared with the pool's."""
+    """The node after a report; its clock is compared with the pool's."""
     clock_sample, wrong = machine.clock_sample, machine.wrong_clock
     if report.answered_at is not None:
         this = ClockSample(report.at, report.answered_at, work.now)
@@ -164,10 +164,11 @@ def _node_after(work: PoolTransaction, machine: PoolNode, report: NodeReport) ->
 
 
 def clocks_differ(earlier: ClockSample, later: ClockSample) -> bool:
-    """Whether a node's clock cannot have run as the pool's did, whatever messages took.
+    """Whether a node's clock runs differently from the pool's, even with the slowest messages.
 
-    Each report was sent after its node was answered and before it came, so the span between two
-    reports is known within bounds. Only what lies outside of them is told (IS7).
+    A node sends a report after the last answer was sent and before the report arrives. So the time
+    between two reports is known within bounds. Only a clock outside these bounds counts as wrong
+    (IS7).
     """
     span = later.sent_at - earlier.sent_at
     least, most = later.answered_at - earlier.received_at, later.received_at - earlier.answered_at
@@ -180,7 +181,7 @@ def clocks_differ(earlier: ClockSample, later: ClockSample) -> bool:
 
 
 def _apply_reading(work: PoolTransaction, lease: Lease, part: LeasePart, reading: Reading) -> None:
-    """Take what a node says of a process: how long it ran, and whether it has ended."""
+    """Apply a reading: how long the process has run, and whether it has ended."""
     in_time = lease.is_live and part.exit is None and work.now < part.until
     end = work.now if in_time else part.until if lease.is_live else lease.reportable_until
     most = min(provable_ms(lease.leased_at, end), lease.run_ms_max)
@@ -201,7 +202,7 @@ def _apply_reading(work: PoolTransaction, lease: Lease, part: LeasePart, reading
 
 
 def _part_after(part: LeasePart, reading: Reading, most: int, *, in_time: bool) -> LeasePart:
-    """A part as its node says it is; the very same if there is nothing new, as mostly."""
+    """The part after a reading; the same object if nothing has changed, which is usual."""
     if not in_time:  # without a lease, its process can only be gone
         return part if reading.exit is None else replace(part, exit=Exit.GONE)
     saved_ms = max(min(reading.saved_ms, most), part.saved_ms)
@@ -220,10 +221,9 @@ def _part_after(part: LeasePart, reading: Reading, most: int, *, in_time: bool) 
 
 
 def _count_late(work: PoolTransaction, lease: Lease) -> None:
-    """Run time that became known after the end counts as well: the org is told at once.
+    """Count run time that is reported after the end of the attempt; report it to the org.
 
-    If another attempt runs by now, that much less is left for it; a job that waits may have to
-    wait for credits.
+    This reduces what is left for a running attempt; a waiting job may run out of credits.
     """
     job = job_of(work, lease)
     rate, milli_gpus = rate_of(job, lease.gpu_type), job.request.milli_gpus
@@ -241,7 +241,7 @@ def _count_late(work: PoolTransaction, lease: Lease) -> None:
 
 
 def _with_start(work: PoolTransaction, lease: Lease, end: Instant) -> Lease:
-    """Its first reading is the start: the org is told."""
+    """The lease with its start; the first reading is the start, and is reported to the org."""
     if lease.started_at is not None:
         return lease
     lease = replace(lease, started_at=end - lease.run_ms * MILLISECOND)
@@ -253,7 +253,7 @@ def _with_start(work: PoolTransaction, lease: Lease, end: Instant) -> Lease:
 
 
 def _renew_part(work: PoolTransaction, lease: Lease, part: LeasePart) -> LeaseOrder:
-    """Let a part last for longer, and say so."""
+    """Renew a part of a lease and return the order for its node."""
     job = job_of(work, lease)
     if lease.started_at is None:
         bound = min(job.hold_until, lease.leased_at + START_TIMEOUT)

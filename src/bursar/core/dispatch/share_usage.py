@@ -1,6 +1,6 @@
-"""Past usage of each user of a pool, stored for the next leader, so that fair share goes on (S3).
+"""Stores the past usage of each user of a pool, for fair share under the next leader (S3).
 
-A scheduler keeps usage in memory, in a form that grows instead of fading
+A scheduler holds usage in memory, in a form that grows instead of fading
 (`core.scheduling.model.usage`). A pool stores one amount per user instead, faded to the end of the
 user's last lease. Live leases count from their own rows.
 """
@@ -21,16 +21,16 @@ DEFAULT_POLICY: Final = PoolPolicy()
 
 
 def share_path(queued: PoolJob) -> Path:
-    """Whose a job is: tier, org, its accounts from the root on, and the user.
+    """The job's path in the share tree: tier, org, accounts from the root on, user.
 
-    A user is marked as one: an account may have the same name.
+    The user has a prefix, because an account may have the same name.
     """
     ask = queued.request
     return ask.tier or DEFAULT_TIER, queued.org, *reversed(ask.shares), f"user {ask.user}"
 
 
 def record_usage(work: PoolTransaction, job: PoolJob, lease: Lease) -> None:
-    """Remember what a lease that ends now has had, for its user."""
+    """Add the usage of a lease that ends now to its user."""
     in_force = DEFAULT_POLICY if work.pool.policy is None else work.pool.policy.policy
     decay, path = UsageDecay(in_force.half_life, work.now), share_path(job)
     rate = dict(job.request.rates)[lease.gpu_type] * job.request.milli_gpus // MILLI
@@ -45,7 +45,7 @@ def record_usage(work: PoolTransaction, job: PoolJob, lease: Lease) -> None:
 def usage_bases(
     usage: Iterable[UserUsage], half_life: int, now: Instant
 ) -> tuple[tuple[Path, Micros], ...]:
-    """What users had, as a scheduler that begins now adds it up; what has faded away is nothing."""
+    """Stored usage in the form that a new scheduler uses; fully faded usage is left out."""
     decay = UsageDecay(half_life, now)
     bases = (
         (user_usage.path, user_usage.micros * _growth_in_hour(decay, user_usage.at))
@@ -55,5 +55,5 @@ def usage_bases(
 
 
 def _growth_in_hour(decay: UsageDecay, at: Instant) -> int:
-    """What a micro-credit counts that was used in the hour before an instant."""
+    """The weight of a micro-credit that was used in the hour before an instant."""
     return decay.growth(at) - decay.growth(at - HOUR)

@@ -1,8 +1,8 @@
-"""What a pool keeps, as rows that never change, and one transaction on them.
+"""The rows of a pool, which are immutable, and one transaction on them.
 
-A pool is its jobs, its leases, its nodes, its leader, and the messages that orgs have not
-acknowledged yet. A `PoolTransaction` reads rows and collects new ones in their place; it writes all
-of them at once or, if it is dropped, none. A database does the same with tables.
+A pool consists of its jobs, leases and nodes, its leader, and the messages that orgs have not
+acknowledged yet. A `PoolTransaction` reads rows and collects new ones. `commit` applies all of them
+at once; a transaction that is dropped changes nothing. A database does the same with tables.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -34,18 +34,18 @@ JobKey: TypeAlias = tuple[str, JobId]  # an org, and a job of it
 
 
 def cluster_name(key: JobKey) -> JobId:
-    """A job's name in a scheduler's cluster: orgs choose ids of their own."""
+    """A job's name in the cluster, with the org: job ids are unique per org only."""
     return JobId(f"{key[0]}/{key[1]}")
 
 
 def key_of_name(name: JobId) -> JobKey:
-    """The job that has this name; an org's id has no slash."""
+    """The key of the job with this name; an org's id contains no slash."""
     org, _, job = name.partition("/")
     return org, JobId(job)
 
 
 class JobMessage(NamedTuple):
-    """A message about a job, the how-manyth in its direction."""
+    """A message about a job, with its number in its direction."""
 
     org: str
     job: JobId
@@ -54,7 +54,7 @@ class JobMessage(NamedTuple):
 
 
 class Exit(StrEnum):
-    """How a process ended, as its node saw it."""
+    """How a process ended, as its node reports."""
 
     DONE = "done"
     FAILED = "failed"
@@ -65,7 +65,7 @@ class Exit(StrEnum):
 
 @value
 class PoolJob:
-    """A job as its pool knows it."""
+    """A job in its pool."""
 
     org: str
     job: JobId
@@ -83,10 +83,10 @@ class PoolJob:
     ran_ms: int = 0  # in attempts that are over, without what was lost
     used: Micros = 0  # the price of that
     withdrawn: bool = False
-    preemptions: int = 0  # how often it had to make room
+    preemptions: int = 0  # how often it was preempted
     stopped_at: Instant = 0  # when an attempt last ended too early
-    losses: int = 0  # attempts in a row that were lost as soon as they had begun
-    earmark: Earmark | None = None  # GPUs that others leave to it, while it is queued (S5)
+    losses: int = 0  # attempts in a row that were lost directly after their start
+    earmark: Earmark | None = None  # GPUs that are freed for it while it is queued (S5)
 
     def __post_init__(self) -> None:
         invariant((self.fence is not None) == (self.state in LIVE), "half a lease", job=self.job)
@@ -94,23 +94,23 @@ class PoolJob:
 
     @property
     def key(self) -> JobKey:
-        """What it is found by."""
+        """The org and the id of the job."""
         return self.org, self.job
 
     @property
     def remaining_ms(self) -> int:
-        """What it may still run."""
+        """How much longer it may run."""
         return max(self.request.run_ms - self.ran_ms, 0)
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing can become of it any more."""
+        """Whether it is in a final state."""
         return self.state in FINISHED
 
 
 @value
 class LeasePart:
-    """What a lease has of one node, until when, and what that node has reported."""
+    """The part of a lease on one node: its GPUs, its end, and what the node has reported."""
 
     piece: Piece
     until: Instant
@@ -123,7 +123,7 @@ class LeasePart:
 
 @value
 class Lease:
-    """An attempt's right to GPUs, on one node or several; its fence is its name."""
+    """An attempt's right to GPUs, on one or several nodes; identified by its fence."""
 
     fence: int
     org: str
@@ -143,16 +143,16 @@ class Lease:
     reportable_until: Instant = 0  # once it has ended: up to when run time may still be reported
     why: Cause | None = None  # how it ended
     kept_ms: int | None = None  # how far its work was kept, if some was given back
-    corrected: EndClass | None = None  # who answers for its end, if an operator has said so
+    corrected: EndClass | None = None  # the end class that an operator has set, if any
 
     @property
     def key(self) -> JobKey:
-        """Whose it is."""
+        """The org and the id of the job."""
         return self.org, self.job
 
     @property
     def paid_ms(self) -> int:
-        """How much of its run time is paid, once it has ended."""
+        """How much of its run time is paid, after it has ended."""
         return self.run_ms if self.kept_ms is None else self.kept_ms
 
     @property
@@ -161,7 +161,7 @@ class Lease:
         return self.ended_at is None
 
     def part_on(self, node: NodeId) -> LeasePart | None:
-        """What it has of a node."""
+        """The part on a node; None if it has none there."""
         for part in self.parts:
             if part.piece.node == node:
                 return part
@@ -169,7 +169,7 @@ class Lease:
 
 
 class ClockSample(NamedTuple):
-    """One report, by three clocks: it was sent at `at`, some time between the other two."""
+    """One report by two clocks: the node sent it between `answered_at` and `received_at`."""
 
     sent_at: Instant  # by the node's running time
     answered_at: Instant  # by the pool's clock: when the node was last answered before
@@ -177,7 +177,7 @@ class ClockSample(NamedTuple):
 
 
 class Mishap(NamedTuple):
-    """An attempt that came to nothing as soon as it had begun."""
+    """An attempt that was lost or failed directly after its start."""
 
     at: Instant
     org: str
@@ -188,7 +188,7 @@ class Mishap(NamedTuple):
 
 @value
 class Trouble:
-    """What has gone wrong on a node lately, and whether it is kept from new jobs for that."""
+    """The recent mishaps of a node, and its quarantine."""
 
     mishaps: tuple[Mishap, ...] = ()  # the oldest first
     until: Instant = 0  # it is in quarantine until then
@@ -200,24 +200,24 @@ NO_TROUBLE: Final = Trouble()
 
 @value
 class PoolNode:
-    """A node as its pool knows it."""
+    """A node in its pool."""
 
     node: Node
     boot: int = 0  # of the agent that reported last
     n: int = 0  # its last report
     reported_at: Instant | None = None  # when that came
     clock_sample: ClockSample | None = None  # an early report of this boot, to compare clocks with
-    wrong_clock: bool = False  # its clock does not run as the pool's does: an operator looks at it
+    wrong_clock: bool = False  # its clock runs differently from the pool's: for an operator
     trouble: Trouble = NO_TROUBLE
 
     @property
     def id(self) -> NodeId:
-        """Its name."""
+        """The name of the node."""
         return self.node.id
 
 
 def is_changed(old: PoolNode | None, new: PoolNode) -> bool:
-    """Whether more can be done with a node than before, or less; that it is silent, time tells."""
+    """Whether a node's usability has changed, other than by silence, which is no event."""
     return (
         old is None
         or old.reported_at is None
@@ -229,7 +229,7 @@ def is_changed(old: PoolNode | None, new: PoolNode) -> bool:
 
 @value
 class PolicyInForce:
-    """The policy of a pool, as its operators have set it."""
+    """The policy that operators have set for a pool."""
 
     n: int  # only grows
     policy: PoolPolicy
@@ -237,7 +237,7 @@ class PolicyInForce:
 
 @value
 class UserUsage:
-    """What a user has had of a pool with leases that have ended, faded to an instant."""
+    """The past usage of a user with leases that have ended, faded to an instant."""
 
     path: Path
     micros: Micros
@@ -249,9 +249,9 @@ Row: TypeAlias = PoolJob | Lease | PoolNode
 
 @dataclass(slots=True)
 class Pool:
-    """All that a pool keeps; changes when a `PoolTransaction` is kept, and never otherwise.
+    """All rows of a pool; only the commit of a `PoolTransaction` changes them.
 
-    Finished jobs and ended leases may be left out if a caller that needs them loads them before.
+    Finished jobs and ended leases may be left out, if a caller that needs them loads them first.
     """
 
     now: Instant = 0  # never goes back
@@ -272,17 +272,17 @@ class Pool:
     )  # which nodes, other than by time
     on_node: dict[NodeId, dict[int, None]] = field(default_factory=dict)  # live leases of each
     hold_ends: SortedSet[tuple[Instant, JobKey]] = field(default_factory=SortedSet)  # ends of holds
-    finished: dict[JobKey, None] = field(default_factory=dict)  # jobs to which nothing happens
-    ended: dict[int, None] = field(default_factory=dict)  # leases that do not live
+    finished: dict[JobKey, None] = field(default_factory=dict)  # finished jobs in memory
+    ended: dict[int, None] = field(default_factory=dict)  # ended leases in memory
     quota_usage: QuotaUsage = field(default_factory=QuotaUsage)  # in quotas
     changed_slices: dict[QuotaKey, bool] = field(
         default_factory=dict
     )  # and whether others are counted
-    policy: PolicyInForce | None = None  # as it is shipped if there is none
+    policy: PolicyInForce | None = None  # None: the default policy
     usage: dict[Path, UserUsage] = field(default_factory=dict)  # by user
 
     def put(self, row: Row) -> None:
-        """Keep a row in place of the one that has its key."""
+        """Store a row in place of the one with the same key."""
         if isinstance(row, PoolJob):
             old = self.jobs.get(row.key)
             if old is not None and old.state in WAITING:
@@ -310,13 +310,13 @@ class Pool:
             self.machines[row.id] = row
 
     def remove_node(self, node: NodeId) -> None:
-        """A node is gone for good."""
+        """Remove a node."""
         del self.machines[node]
         self.on_node.pop(node, None)
         self.changed_nodes[node] = None
 
     def put_slices(self, slices: Iterable[Slice]) -> None:
-        """Keep slices in place of those of the same quotas."""
+        """Store slices in place of those of the same quotas."""
         others = False
         for quota_slice in slices:
             anew = self.quota_usage.put(quota_slice)
@@ -344,9 +344,9 @@ class Pool:
                 del self.on_node[part.piece.node][lease.fence]
 
     def forget_finished(self, but: Collection[JobKey] = ()) -> None:
-        """Leave out the jobs that are over, and who has changed: everybody knows.
+        """Drop finished jobs from memory, and clear the lists of changes.
 
-        Except for the jobs that waiting transactions are about.
+        Jobs that waiting transactions read are not dropped.
         """
         for key in [key for key in self.finished if key not in but]:
             del self.jobs[key], self.finished[key]
@@ -355,7 +355,7 @@ class Pool:
         self.changed_slices.clear()
 
     def forget_ended(self) -> None:
-        """Leave out the leases that do not live."""
+        """Drop ended leases from memory."""
         for fence in self.ended:
             del self.leases[fence]
         self.ended.clear()
@@ -363,22 +363,22 @@ class Pool:
 
 @value
 class AuditEvent:
-    """An event of a pool's audit stream: a step of its leader, or a part of what it began with."""
+    """An event of a pool's audit stream: a step of the leader, or a part of a snapshot."""
 
     epoch: int
     record: RecordedStep | PoolSnapshot
-    part: int = 0  # of a snapshot: the how-manyth
+    part: int = 0  # the number of the snapshot's part
     parts: int = 1
-    denied: tuple[Denied, ...] = ()  # of a step: what stood against its decisions
+    denied: tuple[Denied, ...] = ()  # why decisions of the step were denied
 
     @property
     def begins_window(self) -> bool:
-        """Whether a replay can begin with it."""
+        """Whether a replay can begin with this event."""
         return self.part == 0 and isinstance(self.record, PoolSnapshot)
 
 
 class PoolTransaction:
-    """One transaction of a pool: what it reads, and what it will write."""
+    """One transaction of a pool: it reads rows and collects new ones."""
 
     def __init__(self, pool: Pool, now: Instant) -> None:
         self.pool = pool
@@ -402,11 +402,11 @@ class PoolTransaction:
         self.usage_new: dict[Path, UserUsage] = {}
 
     def job(self, key: JobKey) -> PoolJob | None:
-        """A job, as this transaction has left it."""
+        """A job, with the changes of this transaction."""
         return self.jobs_new.get(key) or self.pool.jobs.get(key)
 
     def lease(self, fence: int) -> Lease | None:
-        """A lease, live or not."""
+        """A lease, live or ended."""
         return self.leases_new.get(fence) or self.pool.leases.get(fence)
 
     def attempt(self, key: JobKey, number: int) -> Lease | None:
@@ -418,7 +418,7 @@ class PoolTransaction:
         return None
 
     def machine(self, node: NodeId) -> PoolNode | None:
-        """A node."""
+        """A node; None if it is unknown or removed."""
         if node in self.machines_gone:
             return None
         return self.machines_new.get(node) or self.pool.machines.get(node)
@@ -431,7 +431,7 @@ class PoolTransaction:
                 yield machine
 
     def jobs_without_hold(self) -> Iterator[PoolJob]:
-        """The jobs that wait and whose holds have ended, the first to end first."""
+        """The waiting jobs whose holds have ended, earliest end first."""
         for until, key in [
             *takewhile(lambda hold_end: hold_end[0] <= self.now, self.pool.hold_ends)
         ]:
@@ -449,7 +449,7 @@ class PoolTransaction:
         return self._live(self.pool.on_node.get(node, {}), self._leases_new_on.get(node, ()))
 
     def _live(self, known: Mapping[int, None], new: Iterable[int]) -> Iterator[Lease]:
-        """Of these leases those that have not ended; fences grow, so new ones come last."""
+        """Those of the leases that have not ended; fences grow, so new ones come last."""
         for fence in (*known, *(fence for fence in new if fence not in known)):
             lease = self.leases_new.get(fence) or self.pool.leases[fence]
             if lease.is_live:
@@ -457,7 +457,7 @@ class PoolTransaction:
 
     @property
     def is_active(self) -> bool:
-        """Whether anything waits or runs."""
+        """Whether any job waits or runs."""
         known = self.pool.jobs
         there = len(self.pool.hold_ends) + len(self.pool.live)
         for key, job in self.jobs_new.items():
@@ -466,16 +466,16 @@ class PoolTransaction:
 
     @property
     def leader_due_at(self) -> Instant:
-        """From when on the pool needs a leader."""
+        """The instant from which the pool needs a leader."""
         return 0 if self.is_active else self.rests_until
 
     @property
     def audit_events(self) -> int:
-        """How many events the pool's audit stream has by now."""
+        """The number of events in the pool's audit stream, with the new ones."""
         return self.pool.audit_events + len(self.audit_new)
 
     def put(self, row: Row) -> None:
-        """Write a row, in place of the one that has its key."""
+        """Write a row in place of the one with the same key."""
         if isinstance(row, PoolJob):
             self.jobs_new[row.key] = row
         elif isinstance(row, Lease):
@@ -489,20 +489,20 @@ class PoolTransaction:
             self.machines_new[row.id] = row
 
     def remove_node(self, node: NodeId) -> None:
-        """Let a node be gone; nothing runs there any more."""
+        """Remove a node on which no job runs."""
         invariant(not any(True for _ in self.live_on(node)), "a node left with jobs", node=node)
         self.machines_new.pop(node, None)
         if node in self.pool.machines:
             self.machines_gone[node] = None
 
     def _count_quotas(self, new: Lease) -> None:
-        """Count what a lease takes or gives back of quotas."""
+        """Count what a lease uses or returns of quotas."""
         old, job = self.lease(new.fence), self.job(new.key)
         if job is not None and (old is not None and old.is_live) != new.is_live:
             self.quotas.count(new.org, job.request, new.gpu_type, 1 if new.is_live else -1)
 
     def exceeds_quota(self, job: PoolJob, gpu_type: str) -> bool:
-        """Whether a job would have more than its org's quotas leave for this pool."""
+        """Whether a job would exceed this pool's slice of a quota."""
         return self.quotas.exceeds(job.org, job.request, gpu_type, self._live_jobs)
 
     def _live_jobs(self) -> Iterator[LiveJob]:
@@ -512,11 +512,11 @@ class PoolTransaction:
             yield LiveJob(lease.fence, lease.org, job.request, lease.gpu_type)
 
     def usage(self, path: Path) -> UserUsage | None:
-        """What a user has had."""
+        """The past usage of a user."""
         return self.usage_new.get(path) or self.pool.usage.get(path)
 
     def adopt(self, policy: PolicyInForce) -> None:
-        """Put a policy in force; one that is no newer than what is in force is left alone."""
+        """Put a policy in force, unless it is not newer than the current one."""
         known = self.policy_new or self.pool.policy
         if known is None or known.n < policy.n:
             self.policy_new = policy
@@ -529,11 +529,11 @@ class PoolTransaction:
         self.messages_new[key, job.sent + 1] = message
 
     def acknowledge(self, key: JobKey, n: int) -> None:
-        """The org has handled a message, and all before it."""
+        """Record that the org has handled this message and all before it."""
         self.acknowledged.append((key, n))
 
     def commit(self) -> None:
-        """Make all of it true at once."""
+        """Apply all changes to the pool."""
         pool = self.pool
         pool.now, pool.fence = self.now, self.fence
         pool.epoch, pool.leader, pool.leads_until = self.epoch, self.leader, self.leads_until

@@ -1,12 +1,11 @@
 """Arrays: one request for many identical jobs, each with a lot of the array's hold (M1).
 
-An array is submitted by one command: one hold, one row, admitted or refused as one. Its elements
-are jobs of their own from when they begin, which is when their lots are taken out of the hold. To
-their pool there is nothing special about them. At most `at_once` are in the pool at a time;
-whenever one ends, the next begins.
+An array is submitted by one command: one hold, one row, accepted or refused as a whole. An element
+becomes a job when its lot is taken out of the hold; its pool handles it like any job. At most
+`at_once` elements are in the pool at a time. When one ends, the next is added.
 
-A process that advances an array may be cut short anywhere: the row, read under the org's lock,
-says which lots were taken, and lots are asked for by their numbers.
+A process that advances an array may die at any point: the row of the array, which is read under the
+org's lock, contains the number of lots taken, and lots are requested by number.
 """
 
 from dataclasses import dataclass
@@ -28,11 +27,11 @@ from bursar.core.value import replace
 
 INDEX: Final = "BURSAR_ARRAY_INDEX"  # environment variables of an element
 COUNT: Final = "BURSAR_ARRAY_COUNT"
-BEGIN_MAX: Final = 250  # elements that begin in one transaction
+BEGIN_MAX: Final = 250  # elements that are added in one transaction
 
 
 def element_message(template: Enqueue, number: int, count: int) -> Enqueue:
-    """What a pool is sent of an element."""
+    """The message to the pool for one element."""
     own = {INDEX: str(number), COUNT: str(count)}
     program = template.spec.program
     env = tuple(sorted({**dict(program.env), **own}.items()))
@@ -43,14 +42,14 @@ def element_message(template: Enqueue, number: int, count: int) -> Enqueue:
 
 
 def is_due(array: ArrayProgress) -> bool:
-    """Whether more elements can begin, or the array can end."""
+    """Whether more elements can be added to the pool, or the array can end."""
     if array.done:
         return False
     return array.live == 0 if array.closed else array.live < array.at_once
 
 
 def advance(array: ArrayProgress) -> FollowUp:
-    """The next command of an array that is due."""
+    """The next command for an array that is due."""
     hold = HoldId(array.id)
     if array.closed:
         return FollowUp(f"bursar:array/{array.id}/over", Release(hold=hold), EndArray(array.id))
@@ -77,7 +76,7 @@ class BeginElements(JobEffect):
         return (self.array,)
 
     def apply(self, jobs: JobTransaction, books: Books, outcome: Outcome, now: Instant) -> None:
-        """Add the elements; if the hold has come to its limit, no more will begin."""
+        """Add the elements; if the hold has expired, no more are added."""
         row = jobs.array(self.array)
         if isinstance(outcome, Refusal):
             if outcome.code is Code.HOLD_CLOSED:
@@ -111,7 +110,7 @@ def _element(array: OrgJob, job: JobId, number: int, now: Instant) -> OrgJob:
 
 @dataclass(slots=True)
 class EndArray(JobEffect):
-    """Ends an array: all elements that have begun have finished, and no more will begin."""
+    """Ends an array: all added elements have finished, and no more are added."""
 
     array: JobId
 
@@ -126,7 +125,7 @@ class EndArray(JobEffect):
         return (self.array,)
 
     def apply(self, jobs: JobTransaction, books: Books, outcome: Outcome, now: Instant) -> None:
-        """End it, whether its hold was open until now or had come to its limit."""
+        """End the array, whether its hold was open until now or has expired."""
         row, job = jobs.array(self.array), jobs.job(self.array)
         state, why, end_class = end_of(row, cancelled=job.withdrawn)
         jobs.put(replace(job, state=state, why=why.value, ended_at=now, end_class=end_class))
@@ -138,7 +137,7 @@ class EndArray(JobEffect):
 
 
 def end_of(array: ArrayProgress, *, cancelled: bool) -> tuple[JobState, Cause, EndClass]:
-    """How an array has ended: by the worst that has happened to an element."""
+    """The final state of an array, by the worst end of an element."""
     all_begun = array.begun >= array.elements
     if cancelled and (array.cancelled or not all_begun):
         return JobState.CANCELLED, Cause.CANCELLED, EndClass.USER
@@ -159,7 +158,7 @@ def end_of(array: ArrayProgress, *, cancelled: bool) -> tuple[JobState, Cause, E
 def count_element(
     jobs: JobTransaction, array: JobId, message: Message, update: JobUpdate, now: Instant
 ) -> None:
-    """Count an element that has finished; the first that starts lets the array run."""
+    """Count the end of an element; the first start of an element starts the array."""
     if update.ended_at is not None and update.state is not None:
         row = jobs.array(array)
         ends = {update.state.value: getattr(row, update.state.value) + 1}

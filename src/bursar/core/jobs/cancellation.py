@@ -1,7 +1,7 @@
 """Cancelling a job, or an array with its elements (M3, M4).
 
-What is left in the hold of an array goes back with the same command. The hold of a single job stays
-until its pool has said how the job ended. To cancel again, or too late, changes nothing.
+The command returns the remaining lots of an array's hold. The hold of a single job stays open until
+its pool reports the end of the job. Cancelling again, or after the end, changes nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,18 +21,18 @@ from bursar.core.value import replace
 
 
 def cancel_command(job: JobId) -> DropLots:
-    """The command that goes with a cancellation; of a single job's hold it drops nothing."""
+    """The ledger command for a cancellation; it does not change the hold of a single job."""
     return DropLots(hold=HoldId(job))
 
 
 def cancel_key(job: JobId) -> str:
-    """The key of a cancellation that names none."""
+    """The key of a cancellation without a key of the client."""
     return f"bursar:cancel/{job}"
 
 
 @dataclass(slots=True)
 class CancelJob(JobEffect):
-    """Asks a job's pool to stop it; of an array, all elements that have not finished."""
+    """Requests that a job's pool stops it; for an array, all unfinished elements."""
 
     job: JobId
 
@@ -42,7 +42,7 @@ class CancelJob(JobEffect):
         return (self.job,)
 
     def apply(self, jobs: JobTransaction, books: Books, outcome: Outcome, now: Instant) -> None:
-        """Cancel the job, also if its hold had nothing left to drop."""
+        """Cancel the job, even if its hold had no lots to drop."""
         row = jobs.find(self.job)
         if row is None or row.withdrawn or row.is_finished:
             return
@@ -63,8 +63,8 @@ def _figures_of_array(
 ) -> dict[JobId, JobFigures]:
     """What an array with its elements, and each live element, has spent and holds.
 
-    The stored figures of the array include the lots that the cancellation has dropped. So what is
-    held is added up: the rest of the array's hold, and the holds of the live elements.
+    The stored figures of the array still include the dropped lots. So what is held is computed: the
+    rest of the array's hold plus the holds of the live elements.
     """
     if array.state is not JobState.RUNNING:  # neither the array nor an element takes a step
         return {job.id: JobFigures() for job in (array, *elements)}
@@ -77,7 +77,7 @@ def _figures_of_array(
 def _figures_of_element(
     books: Books, element: JobId, stored: Mapping[JobId, JobFigures]
 ) -> JobFigures:
-    """The figures of an element: as this transaction has left its hold, or as they are stored."""
+    """The figures of an element, from its hold in this transaction or as stored."""
     return figures_of(books, element) if books.holds.knows(HoldId(element)) else stored[element]
 
 
@@ -87,7 +87,7 @@ def _cancel(jobs: JobTransaction, row: OrgJob, figures: JobFigures, now: Instant
 
 
 def _mark(jobs: JobTransaction, row: OrgJob, figures: JobFigures, now: Instant) -> None:
-    """Mark a job as cancelled; a job that runs takes a step."""
+    """Mark a job as cancelled; if it runs, also record the step."""
     jobs.put(asked_to_stop(row))
     if row.state is JobState.RUNNING:
         stopping = JobUpdate(state=JobState.STOPPING)

@@ -1,8 +1,8 @@
-"""Correcting the cause of an attempt's end, on the org's side (M3).
+"""Correcting the end class of an attempt, on the org's side (M3).
 
-The job's pool knows how much work was lost, and what can still be reported of the attempt: so the
-pool gets a message, and its answer moves the credits (`pool_messages`). Only finished jobs can be
-corrected: nothing counts on what their holds have any more.
+The job's pool knows how much work was lost and what may still be reported of the attempt. So the
+org sends a message to the pool, and the pool's answer moves the credits (`pool_messages`). Only
+finished jobs can be corrected: their holds pay for nothing else.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class CorrectAttemptEnd(JobEffect):
         return (JobId(self.command.hold),)
 
     def precheck(self, jobs: JobTransaction, books: Books, now: Instant) -> Refusal | None:
-        """A refusal while another correction of the job is under way: its credits will move."""
+        """Refuse while another correction of the job is in progress."""
         job = JobId(self.command.hold)
         row = jobs.find(job)
         if row is None or not row.correcting:
@@ -38,7 +38,7 @@ class CorrectAttemptEnd(JobEffect):
         return Refusal(Code.CORRECTION_PENDING, {"job": job})
 
     def apply(self, jobs: JobTransaction, books: Books, outcome: Outcome, now: Instant) -> None:
-        """Send the message, unless the ledger has refused."""
+        """Send the message, unless the ledger has refused the command."""
         if isinstance(outcome, Refusal):
             return
         job = JobId(self.command.hold)

@@ -1,8 +1,8 @@
 """What a ledger command changes in an org's jobs, in the same transaction as the books.
 
-An effect may refuse its command before the ledger decides (`precheck`), changes rows once the
-ledger has decided (`apply`), and may ask for another command right behind it (`FollowUp`). Both
-the service's batches and the fault simulator perform commands with `perform_with`.
+An effect may refuse its command before the ledger decides (`precheck`), changes rows after the
+ledger has decided (`apply`), and may return another command to perform next (`FollowUp`). The
+service's batches and the fault simulator both use `perform_with`.
 """
 
 from typing import NamedTuple, TypeAlias
@@ -22,7 +22,7 @@ Outcome: TypeAlias = tuple[Event, ...] | Refusal
 
 
 class JobEffect:
-    """Changes to the jobs of an org that come with a ledger command."""
+    """Changes to the jobs of an org that belong to a ledger command."""
 
     __slots__ = ()
 
@@ -37,18 +37,18 @@ class JobEffect:
         return ()
 
     def precheck(self, jobs: JobTransaction, books: Books, now: Instant) -> Refusal | None:
-        """A refusal that the ledger does not know of. Changes nothing: it may run twice."""
+        """A refusal that the ledger itself does not make. Changes nothing, as it may run twice."""
         return None
 
     def apply(
         self, jobs: JobTransaction, books: Books, outcome: Outcome, now: Instant
     ) -> "FollowUp | None":
-        """Change rows, once the ledger has decided; never for a repeated key."""
+        """Change rows after the ledger has decided; not called for a repeated key."""
         return None
 
 
 class FollowUp(NamedTuple):
-    """A command of the same org, right behind the one that it follows from."""
+    """A command of the same org that is performed directly after another."""
 
     key: str
     command: Command
@@ -59,7 +59,7 @@ class Performed(NamedTuple):
     """The outcome of a command and its effect."""
 
     outcome: Outcome  # of an accepted command: the job's steps included
-    steps: tuple[Event, ...] = ()  # of a refused command: what is recorded all the same
+    steps: tuple[Event, ...] = ()  # of a refused command: the steps that are recorded nevertheless
     follow_up: FollowUp | None = None
 
 
@@ -68,8 +68,8 @@ def perform_with(
 ) -> Performed:
     """Let the ledger decide a command, and apply its effect.
 
-    The steps of jobs are events of the org behind those of the command. If the command is refused,
-    nothing has happened yet: then what is due by now comes before them.
+    The steps of jobs become events of the org, after those of the command. If the command is
+    refused, the events that are due come first.
     """
     outcome = effect.precheck(jobs, books, now) or perform(books, command, now)
     before = len(jobs.events)
@@ -85,6 +85,6 @@ def perform_with(
 
 
 def figures_of(books: Books, job: JobId) -> JobFigures:
-    """What a job has spent and holds, if its hold is loaded."""
+    """What a job has spent and holds; zeros if it has no hold."""
     hold = books.holds.get(HoldId(job))
     return JobFigures() if hold is None else JobFigures(hold.used, hold.open)

@@ -2,14 +2,14 @@
 
     Started     Redraw                  the open part is drawn again for the actual GPU type
     RanSoFar    Charge                  late, if the attempt is settled or the hold closed
-    Ended       Settle                  the job is over, nothing is given back
-                Charge, final           it waits for another attempt
-                + GiveBack, + Release   lost work is given back, and then the job is over
-    Corrected   GiveBack, BookLate      lost work is given back, or charged after all
-    Dropped     Release                 or EndHold, if its limit has come
+    Ended       Settle                  the job is finished, no work is refunded
+                Charge, final           the job waits for another attempt
+                + GiveBack, + Release   lost work is refunded; a finished job's hold is released
+    Corrected   GiveBack, BookLate      lost work is refunded, or charged after all
+    Dropped     Release                 or EndHold, if the hold has expired
 
-A message takes one to three commands, one after the other. Each next command depends on the outcome
-of the one before; the last one completes the message.
+A message causes one to three commands. Each depends on the outcome of the one before; the last one
+completes the message.
 """
 
 from collections.abc import Generator
@@ -82,7 +82,7 @@ def steps(hold: HoldId, charge: ChargeId, message: Message) -> Steps:
 
 
 def _ended(hold: HoldId, charge: ChargeId, end: Ended) -> Steps:
-    """The attempt is settled; lost work is given back; the hold stays if the job waits again."""
+    """Settle the attempt and refund lost work; the hold stays open if the job waits again."""
     last = Charge(charge=charge, hold=hold, attempt=end.attempt, run_ms=end.run_ms, final=True)
     yield from _or_late(last, last=end.kept_ms is None)
     if end.kept_ms is not None:
@@ -93,14 +93,14 @@ def _ended(hold: HoldId, charge: ChargeId, end: Ended) -> Steps:
 
 
 def _released(hold: HoldId) -> Steps:
-    """Release a hold; if its time limit has closed it, write down that it has ended."""
+    """Release a hold; if it has expired, record that instead."""
     outcome = yield CommandStep(Release(hold=hold), unless=_CLOSED)
     if isinstance(outcome, Refusal) and outcome.code in _CLOSED:
         yield CommandStep(EndHold(hold=hold), anyway=_CLOSED)
 
 
 def _or_late(usage: Charge | Settle, *, last: bool = True) -> Steps:
-    """Charge usage, as late usage if its hold is closed or its attempt settled (L12, L13)."""
+    """Charge usage; as late usage if the hold is closed or the attempt settled (L12, L13)."""
     outcome = yield CommandStep(usage, unless=_TOO_LATE, last=last)
     if isinstance(outcome, Refusal) and outcome.code in _TOO_LATE:
         late = BookLate(

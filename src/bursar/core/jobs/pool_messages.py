@@ -1,9 +1,9 @@
-"""What a pool's message comes to: ledger commands, and the job's row after the last of them.
+"""Handles a message of a pool: ledger commands, and the job's row after the last of them.
 
-The keys of the commands follow from pool, job and number, so a message that comes again, or whose
-handling was cut short, is answered as before (L7). With the last of its commands a message is
-handled. The ledger may refuse (usage beyond all bounds of lateness); the message is handled then
-too, and the refusal is kept with its receipt, where `verify` finds it.
+The keys of the commands are derived from pool, job and number. So a message that is delivered
+again, or whose handling was interrupted, gets the same answers (L7). The last command completes the
+message. If the ledger refuses (usage that is too late to be booked), the message still counts as
+handled, and the refusal is stored in its receipt, where `verify` finds it.
 """
 
 from collections.abc import Generator
@@ -38,7 +38,7 @@ class PoolMessage(NamedTuple):
 
 
 class MessageCommand(NamedTuple):
-    """A command that a message comes to."""
+    """A command that a message causes."""
 
     key: str
     command: Command
@@ -49,7 +49,7 @@ MessageCommands: TypeAlias = Generator[MessageCommand, Outcome, None]
 
 
 def commands_of(envelope: PoolMessage, array: JobId | None = None) -> MessageCommands:
-    """The commands of a message, in order; each is sent the outcome of the one before.
+    """Yield the commands of a message, in order; the caller sends the outcome of each.
 
     `array` is the array of the job, if it is an element.
     """
@@ -70,18 +70,18 @@ def commands_of(envelope: PoolMessage, array: JobId | None = None) -> MessageCom
 
 
 def key_of(envelope: PoolMessage, number: int) -> str:
-    """The key of the first, second … command that a message comes to."""
+    """The idempotency key of a message's command with this number."""
     return f"pool:{_id_of(envelope, str(number))}"
 
 
 def _id_of(envelope: PoolMessage, what: str) -> str:
-    """A name for something of a message: the same whenever the message comes."""
+    """An id for something that a message causes; the same at each delivery."""
     return derive_id(f"{len(envelope.pool)}:{envelope.pool}/{envelope.job}", f"{envelope.n}/{what}")
 
 
 @dataclass(slots=True)
 class HandleMessage(JobEffect):
-    """Marks a message as handled, with the last of its commands, and updates its job."""
+    """Records a message as handled, with its last command, and updates the job."""
 
     envelope: PoolMessage
     step: CommandStep
@@ -121,7 +121,7 @@ class HandleMessage(JobEffect):
     def _corrected(
         self, jobs: JobTransaction, message: Corrected, books: Books, now: Instant
     ) -> None:
-        """The step of a correction; another correction may come now."""
+        """Record the step of a correction, and allow the next correction."""
         job, end_class = self.envelope.job, message.end_class
         jobs.put(replace(jobs.job(job), correcting=False))
         about = JobUpdate(message.attempt)

@@ -1,9 +1,9 @@
-"""Quotas at submission: how many jobs may wait, how many may come in a minute (B4, S8).
+"""Quotas that are checked at submission: waiting jobs, and submissions per minute (B4, S8).
 
-Jobs are counted under the org's lock, as earlier commands of the same transaction have left them:
-so no quota is passed, however many requests come at once. What a quota says is read a
-moment before. GPUs at once are counted by the pool; a job that alone needs more would wait for
-ever, and is refused here.
+Jobs are counted under the org's lock, including changes by earlier commands of the same
+transaction. So concurrent requests cannot exceed a quota. The limits themselves are read shortly
+before. The pool checks the quotas of GPUs and running jobs. A job that alone needs more than such a
+quota would wait forever, and is refused here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ _AT_ONCE: Final = ("gpus_max", "jobs_running_max")
 
 
 class Quota(NamedTuple):
-    """What an account with all below it, a user, or the pair may have."""
+    """The limits of an account with all below it, of a user, or of a user in an account."""
 
     id: str
     account: str | None
@@ -33,30 +33,30 @@ class Quota(NamedTuple):
     limits: Mapping[str, Any]
 
     def is_for(self, path: Sequence[str], user: str) -> bool:
-        """Whether it counts what a user does for the first account of a path."""
+        """Whether it applies to a user in the first account of a path."""
         return self.account in (None, *path) and self.user in (None, user)
 
     def gpus_of(self, gpu_type: str) -> int:
-        """How many GPUs of a type it allows at once."""
+        """How many GPUs of a type it allows at the same time."""
         most: int = self.limits.get("gpus_max_by_type", {}).get(gpu_type, MILLI_GPUS_MAX)
         return most
 
     @property
     def limits_running_jobs(self) -> bool:
-        """Whether the pool has to count it: GPUs or jobs at once."""
+        """Whether the pool must check it: it limits GPUs or running jobs."""
         limits = self.limits
         return bool(limits.get("gpus_max_by_type")) or any(name in limits for name in _AT_ONCE)
 
 
 def counting_in_pool(quotas: Iterable[Quota], path: Sequence[str], user: str) -> tuple[str, ...]:
-    """The quotas of GPUs and jobs at once that count a job: its pool starts it within these."""
+    """The quotas of GPUs and running jobs that apply to a job; its pool checks them."""
     return tuple(
         quota.id for quota in quotas if quota.limits_running_jobs and quota.is_for(path, user)
     )
 
 
 class QuotaCheck(NamedTuple):
-    """Counts jobs against quotas, as the same transaction has left them."""
+    """Checks a submission against quotas, including the changes of the transaction."""
 
     jobs: JobTransaction
     books: Books
@@ -65,7 +65,7 @@ class QuotaCheck(NamedTuple):
     def first_exceeded(
         self, quotas: Iterable[Quota], reserve: Reserve, spec: JobSpec
     ) -> Refusal | None:
-        """The first quota that a submission would exceed."""
+        """The refusal by the first quota that a submission would exceed."""
         known = self.books.accounts.get(reserve.account)
         path = self.books.path(reserve.account) if known else ()
         types = spec.shape.types
@@ -83,7 +83,7 @@ class QuotaCheck(NamedTuple):
         return None
 
     def _exceeded(self, quota: Quota, spec: JobSpec, jobs: int) -> Refusal | None:
-        """A refusal if a submission of so many jobs exceeds a quota."""
+        """The refusal if a submission of this many jobs exceeds a quota."""
         limits = quota.limits
         gpus = limits.get("gpus_max")
         if gpus is not None and spec.shape.milli_gpus > gpus * MILLI:
@@ -99,7 +99,7 @@ class QuotaCheck(NamedTuple):
         return None
 
     def _waiting(self, quota: Quota, most: int) -> int:
-        """How many jobs wait; the count of the stored ones may stop once it decides."""
+        """How many jobs wait; counting stored jobs may stop at the limit."""
         change = self._change_of_waiting(quota)
         bound = most + max(-change, 0)
         return self.jobs.reads.count_waiting(self._account(quota), quota.user, bound) + change
@@ -112,16 +112,16 @@ class QuotaCheck(NamedTuple):
         )
 
     def _account(self, quota: Quota) -> str | None:
-        """The account whose jobs are counted; all jobs are the root's: no tree is walked for it."""
+        """The account whose jobs count; None for the root, which has all jobs of the org."""
         if quota.account is None:
             return None
         account = require(self.books.accounts, AccountId(quota.account))
         return None if account.parent is None else quota.account
 
     def _change_of_waiting(self, quota: Quota) -> int:
-        """How many more of a quota's jobs wait than are stored, after this transaction's changes.
+        """How many more jobs wait than are stored, by this transaction's changes.
 
-        Elements that have not begun wait as well.
+        Elements that were not added to the pool yet count as waiting.
         """
         jobs = self.jobs
         change = 0
@@ -141,17 +141,17 @@ class QuotaCheck(NamedTuple):
 
 
 def _waits(job: OrgJob | None) -> int:
-    """1 if a job waits; an array does not, its elements do."""
+    """1 if a job waits. An array does not wait itself: its elements do."""
     return int(job is not None and job.elements is None and job.state in WAITING)
 
 
 def _to_begin(array: ArrayProgress | None) -> int:
-    """How many elements of an array have yet to begin."""
+    """How many elements of an array are still to be added."""
     return 0 if array is None or array.closed else array.elements - array.begun
 
 
 def _never(quota: Quota, types: Sequence[str], spec: JobSpec) -> Refusal:
-    """A job needs more GPUs than a quota has of any of these types."""
+    """The refusal if a job needs more GPUs than a quota allows, for each acceptable type."""
     most, gpu_type = max((quota.gpus_of(kind), kind) for kind in types)
     return _over(quota, f"gpus_max_by_type.{gpu_type}", most, -(-spec.shape.milli_gpus // MILLI))
 

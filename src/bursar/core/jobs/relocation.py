@@ -1,12 +1,12 @@
-"""Moving a job that has not begun from one pool to another, on the org's side (S10, D4).
+"""Moving a job without an attempt from one pool to another, on the org's side (S10, D4).
 
     request_move   adds a route to the other pool, and sends `Leave` to the pool it waits in
-    MoveJob        on `Left`: the job is in the other pool from now on, and that is sent `Enqueue`
+    MoveJob        on `Left`: the job belongs to the other pool, which is sent an `Enqueue`
 
-The hold stays all the time. A pool gives back a job that has not begun, and no other: so between
-the two steps the job is in neither pool, and before and after in one. A move that does not happen
-because the job has begun, ended or was cancelled leaves a route that never arrived. A job that was
-cancelled meanwhile is not sent on; its former pool says that it has ended.
+The hold stays open throughout. A pool returns a job only if it has no attempt. So the job is in one
+pool before and after the move, and in none in between. If the job has started, ended or was
+cancelled, the move does not happen, and its route has no arrival. A job that is cancelled in
+between is not sent on; its former pool reports its end.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from bursar.core.value import replace
 def request_move(
     jobs: JobTransaction, job: JobId, source: str, target: str, why: str, now: Instant
 ) -> bool:
-    """Ask a job's pool to give it back; False if it is not to be moved (any more)."""
+    """Request a job back from its pool; False if it cannot be moved (any more)."""
     row = jobs.find(job)
     if row is None or row.pool != source or not _may_move(row):
         return False
@@ -47,10 +47,10 @@ def _may_move(job: OrgJob) -> bool:
 
 @dataclass(slots=True)
 class MoveJob(JobEffect):
-    """A pool has given a job back: sends the job to the pool that its route goes to.
+    """Sends a job that its pool has returned to the pool of its last route.
 
-    The sender of the command has seen that this is the next message. If it was handled since, its
-    key is known.
+    The caller has checked that this is the next message. If it has been handled meanwhile, its key
+    is known and this effect does not run.
     """
 
     job: JobId
@@ -63,14 +63,14 @@ class MoveJob(JobEffect):
         return (self.job,)
 
     def precheck(self, jobs: JobTransaction, books: Books, now: Instant) -> None:
-        """Nothing is refused. The hold, which the command does not need, is loaded here."""
+        """Refuses nothing; loads the hold, which the command itself does not read."""
         row = jobs.job(self.job)
         is_next = (self.pool, self.n) == (row.pool, row.received + 1)
         invariant(is_next, "a message has overtaken another", job=row.id, n=self.n)
         require(books.holds, HoldId(self.job))
 
     def apply(self, jobs: JobTransaction, books: Books, outcome: Outcome, now: Instant) -> None:
-        """Move the job. One that was cancelled stays: its pool says that it has ended."""
+        """Move the job. A cancelled job stays: its pool reports its end."""
         job = self.job
         jobs.receive(Receipt(self.pool, job, self.n, now, None))
         row = jobs.job(job)

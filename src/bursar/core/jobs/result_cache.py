@@ -1,31 +1,31 @@
-"""Identical jobs of one org: one of them runs, the others are given its result (S13).
+"""The result cache: of identical jobs of an org one runs, the others get its result (S13).
 
-A job that shares results says how old a result may be. Under the org's lock, with the hold, the
-rules decide what the job does:
+A job that shares results states how old a result may be. At submission, under the org's lock, the
+rules decide between three cases:
 
-    hit      an identical job has succeeded, not too long ago: the hold is settled in the same
+    hit      an identical job has succeeded recently enough: the hold is settled in the same
              transaction, and the job has succeeded
-    follows  an identical job is under way: this one has its hold, and is sent to no pool
-    leads    neither is so: it goes to its pool like any other
+    follows  an identical job is unfinished: this one has a hold, but is sent to no pool
+    leads    otherwise: the job is sent to its pool like any other
 
-A follower ends in one of four ways:
+A follower waits until one of these happens:
 
-    an identical job has succeeded    it is given that result, and settled at its price
-    its org has cancelled it          its hold is released
-    its hold has come to the limit    it has expired
-    no job leads any more             the first follower takes over: it is sent to its pool
+    an identical job succeeds     the follower gets that result, and pays its price
+    its org cancels it            its hold is released
+    its hold expires              it expires
+    there is no leader any more   the first follower takes over: it is sent to its pool
 
-Results are never looked for in another org: the digest means something together with the org alone.
-What a result costs is the price book's to say (`cache_hit_ppm`), at the moment of submission, as
-for everything a hold is opened with; it is never more than what is held.
+Results are shared within an org only: digests of two orgs are never compared. The price of a result
+is set in the price book (`cache_hit_ppm`). As for all prices of a hold, the version in force at
+submission applies. A result never costs more than is held.
 
-A command that comes twice finds the hold closed, or a job that leads. So two processes may look
-after the same followers, and a process that was killed is replaced by the next look.
+A repeated command finds the hold closed, or finds a leader. So two processes may handle the same
+followers, and what a killed process left undone is done at the next poll.
 
-Roads not taken. To look before the transaction, and lock less: two jobs that come together would
-both run. A result that is copied into each job: ten thousand followers would be ten thousand
-copies; they name the job that has it. The leader of a follower as a column: the end of a leader
-would write to all its followers at once.
+Alternatives that were rejected. Checking before the transaction, with fewer locks: two jobs
+submitted at the same time would both run. Copying the result into each job: ten thousand followers
+would be ten thousand copies; they refer to the job that has it. The leader as a column of each
+follower: the end of a leader would update all its followers at once.
 """
 
 from collections.abc import Sequence
@@ -47,22 +47,22 @@ from bursar.core.pricing import hit_ppm_of
 from bursar.core.refusal import Refusal, invariant
 from bursar.core.value import replace
 
-FOLLOWS: Final = "follows"  # steps of a job that shares its result: an identical one is under way
-TOOK_OVER: Final = "took_over"  # that one did not succeed
+FOLLOWS: Final = "follows"  # a step of a job: it waits for the result of an identical job
+TOOK_OVER: Final = "took_over"  # a step of a follower: the leader did not succeed, so it leads
 
 KEY: Final = "bursar:cache"  # prefix of the keys of commands for such jobs
 EXPIRE_MAX: Final = 100  # followers that expire in one transaction
 
 
 class Sharing(NamedTuple):
-    """A job shares its result: the digest, and the age that a result may have."""
+    """The digest of a job that shares results, and the maximum age of a result for it."""
 
     digest: str
     max_age: int  # microseconds
 
 
 class Match(NamedTuple):
-    """The identical job that a new job meets; none, if the new job is to lead."""
+    """The identical job that a new job can use; none if the new job is to lead."""
 
     source: JobId | None = None
     hit: bool = False  # the source has succeeded
@@ -71,19 +71,19 @@ class Match(NamedTuple):
 
 
 def match_of(alike: Alike) -> Match:
-    """A result before a job under way; followers that wait for one of them to lead count, too."""
+    """A result, or else an unfinished job: the leader, or a follower that waits for a leader."""
     if alike.result is not None:
         return Match(alike.result, True, alike.exit_code, alike.used or 0)
     return Match(alike.leader or alike.waiting)
 
 
 def price_of(used: Micros, ppm: int, held: Micros) -> Micros:
-    """What a result costs; no more than is held for it."""
+    """The price of a result, limited to what is held."""
     return min(share_of(used, ppm), held)
 
 
 def hit_ppm(books: Books, now: Instant) -> int:
-    """What a result costs now, of what the run has cost."""
+    """The price of a result, as a part of the cost of the run."""
     return hit_ppm_of(books.deployment, books.header.prices, now)
 
 
@@ -98,9 +98,9 @@ def share(
     message: Enqueue,
     now: Instant,
 ) -> FollowUp | None:
-    """Let a new job lead or follow; `message` goes to its pool if it is to run.
+    """Let a new job lead or follow; `message` is sent to its pool if it leads.
 
-    If a result is there, the command that gives the job this result follows.
+    If there is a result, the returned command gives it to the job.
     """
     match = match_of(_find_alike(jobs, books, sharing, now))
     ppm = hit_ppm(books, now)
@@ -121,9 +121,9 @@ def share(
 
 
 def _find_alike(jobs: JobTransaction, books: Books, sharing: Sharing, now: Instant) -> Alike:
-    """The identical jobs as this transaction has left them.
+    """The identical jobs, including the changes of this transaction.
 
-    The outcome is the same whether jobs end and come in one transaction or in several.
+    The outcome is the same whether jobs end and are submitted in one transaction or in several.
     """
     since = now - sharing.max_age
     rows = [row for row in jobs.jobs.values() if row.digest == sharing.digest]
@@ -141,7 +141,7 @@ def _find_alike(jobs: JobTransaction, books: Books, sharing: Sharing, now: Insta
 
 
 def has_result(job: OrgJob) -> bool:
-    """Whether a job has succeeded by its own run."""
+    """Whether a job has succeeded by running itself."""
     return job.state is JobState.SUCCEEDED and job.cached_from is None
 
 
@@ -163,7 +163,7 @@ def _last_follower(
 
 
 def _cost_of(books: Books, alike: Alike) -> Micros | None:
-    """The cost of a stored result; this transaction may have corrected it."""
+    """The cost of a stored result, including a correction in this transaction."""
     if alike.result is None or not books.holds.knows(HoldId(alike.result)):
         return alike.used
     return require(books.holds, HoldId(alike.result)).used
@@ -184,17 +184,17 @@ class EndFollower(JobEffect):
 
     @classmethod
     def with_result(cls, job: JobId, source: JobId, exit_code: int | None) -> "EndFollower":
-        """It is given the result of an identical job."""
+        """The end of a follower that gets the result of an identical job."""
         return cls(job, Cause.CACHED, EndClass.USER, source, exit_code)
 
     @classmethod
     def cancelled(cls, job: JobId) -> "EndFollower":
-        """Its org has cancelled it."""
+        """The end of a follower that its org has cancelled."""
         return cls(job, Cause.CANCELLED, EndClass.USER)
 
     @classmethod
     def expired(cls, job: JobId) -> "EndFollower":
-        """Its hold has come to its limit."""
+        """The end of a follower whose hold has expired."""
         return cls(job, Cause.HOLD_ENDED, EndClass.LIMIT)
 
     @property
@@ -203,12 +203,12 @@ class EndFollower(JobEffect):
         return (self.job,)
 
     def apply(self, jobs: JobTransaction, books: Books, outcome: Outcome, now: Instant) -> None:
-        """End it; nothing if its hold was closed before."""
+        """End the follower; nothing if its hold was closed before."""
         if not isinstance(outcome, Refusal):
             self.end(jobs, require(books.holds, HoldId(self.job)).used, now)
 
     def end(self, jobs: JobTransaction, spent: Micros, now: Instant) -> None:
-        """End it, with a step."""
+        """End the follower and record the step."""
         row = jobs.job(self.job)
         state = next_state(JobState.QUEUED, self.why)
         jobs.put(
@@ -230,7 +230,7 @@ class EndFollower(JobEffect):
 
 
 def settle_with_result(end: EndFollower, price: Micros, when: str) -> FollowUp:
-    """The command that gives a follower another job's result, for a price."""
+    """The command that gives a follower another job's result, at a price."""
     charge = ChargeId(derive_id(end.job, end.why.value))
     command = Settle(charge=charge, hold=HoldId(end.job), total=price)
     return FollowUp(f"{KEY}/{end.job}/{when}", command, end)
@@ -249,7 +249,7 @@ class DueFollower(NamedTuple):
 
 
 def end_follower(follower: DueFollower, when: str) -> FollowUp:
-    """The command by which a follower ends."""
+    """The command that ends a follower."""
     job = follower.job
     if follower.cancelled or follower.source is None:
         key = f"{KEY}/{job}/{when}/cancelled"
@@ -264,17 +264,17 @@ def end_follower(follower: DueFollower, when: str) -> FollowUp:
 
 @dataclass(slots=True)
 class RepairGroup(JobEffect):
-    """Lets a follower lead a group of identical jobs without a leader; expires those without hold.
+    """Gives a group of identical jobs a leader if it has none; expires followers without hold.
 
-    `count` says afterwards how many jobs have gone on.
+    `count` is the number of jobs that were changed.
     """
 
     digest: str
-    expire: bool  # whether some follower has no hold: to look for it takes long where many follow
+    expire: bool  # whether a follower has no hold; searching a large group for it is slow
     count: int = 0
 
     def apply(self, jobs: JobTransaction, books: Books, outcome: Outcome, now: Instant) -> None:
-        """Repair the group as it is under the lock."""
+        """Repair the group in its state under the lock."""
         self.count = 0
         ended = jobs.reads.without_hold(self.digest, EXPIRE_MAX) if self.expire else ()
         for job, spent in ended:
@@ -282,16 +282,16 @@ class RepairGroup(JobEffect):
                 EndFollower.expired(job).end(jobs, spent, now)
                 self.count += 1
         heir = jobs.reads.heir(self.digest, now)
-        # A row that this transaction has changed may have another hold: the next look finds it.
+        # A row changed in this transaction may have another hold: the next poll handles it.
         if heir is not None and heir.job not in jobs.jobs:
             _succeed(jobs, heir, now)
             self.count += 1
 
 
 def _succeed(jobs: JobTransaction, heir: Heir, now: Instant) -> None:
-    """Let a follower lead: its pool is sent what was kept back, with its hold as it is now.
+    """Make a follower the leader: send its message to its pool, with its current hold.
 
-    The leader that waits for credits goes on alone once it has some: others run before that.
+    A previous leader that waits for credits no longer belongs to the group.
     """
     if heir.leader is not None:
         jobs.put(replace(jobs.job(heir.leader), digest=None, leads=False))

@@ -1,13 +1,13 @@
-"""Rolling holds: what is set aside for a job grows while it runs, up to its longest run (M1, M5).
+"""Rolling holds: the hold of a job grows while it runs, up to its maximum run time (M1, M5).
 
-A running job whose hold covers less than a few minutes more gets another quarter of an hour set
-aside, or as much as its request says; if the account or a budget has less than that, what it has.
-When nothing is to be had, the pool stops the job in time and with a checkpoint, and the job waits
-out of credits. Then it is tried again now and then, until there are credits or its hold has come to
-its limit. Run time counts, whatever it has cost: on a cheaper type a job may run as long.
+If the hold of a running job covers only a few more minutes, it is extended by 15 minutes, or by the
+step in the request. If the account or a budget has less than that, it is extended by what is left.
+If nothing is left, the pool stops the job in time for a checkpoint, and the job is out of credits.
+The top-up is then retried until there are credits or the hold expires. The limit is the run time,
+not its cost: on a cheaper GPU type a job may still run as long.
 
-Two processes that do this at once send the same command under the same key, and one of them gets
-the other's answer. A key is good for a while only: a refused top-up is tried again under another.
+Two processes that do this at once send the same command with the same key, so only one takes
+effect. The key changes with time, so that a refused top-up is retried with another key.
 """
 
 from typing import Final, NamedTuple
@@ -22,10 +22,10 @@ from bursar.core.money import Micros, run_ms_for, usage_price
 from bursar.core.refusal import Code, Refusal
 
 LOW_MS: Final = 5 * 60_000  # a hold that covers less is topped up
-# Nor is it later than this: a stop takes ten seconds, and both a report and the next look may come
+# The least for short steps: a stop takes ten seconds, and both a report and the next poll may be
 # five seconds late.
 SOONEST_MS: Final = 25_000
-STEP_MS: Final = 15 * 60_000  # run time that is set aside at once, if the request does not say
+STEP_MS: Final = 15 * 60_000  # run time that a top-up pays for, unless the request states it
 LEAST_MS: Final = 60_000  # less than this is not worth a start
 RETRY_RUNNING: Final = 30 * SECOND  # after which a refused top-up of a running job is tried again
 RETRY_WAITING: Final = MINUTE  # and of a job that waits for credits
@@ -35,7 +35,7 @@ _AVAILABLE: Final = {Code.INSUFFICIENT_CREDITS: "spendable", Code.BUDGET_EXCEEDE
 
 
 class RollingJob(NamedTuple):
-    """A job whose hold is topped up while it runs, and how far the hold reaches."""
+    """A job with a rolling hold, and the figures of that hold."""
 
     job: JobId
     state: JobState
@@ -48,11 +48,11 @@ class RollingJob(NamedTuple):
     ran_ms: int  # in all of its attempts, as far as they were charged
     rates: tuple[tuple[str, Micros], ...]
     milli_gpus: int
-    step_ms: int | None = None  # run time that is set aside at once, if the request says so
+    step_ms: int | None = None  # run time that a top-up pays for, if the request states it
 
 
 def top_up(job: RollingJob) -> Micros:
-    """What is to be set aside more for a job now; nothing if its hold reaches far enough."""
+    """The amount to add to a job's hold now; 0 if the hold covers enough."""
     rate = _rate(job)
     if rate == 0:
         return 0
@@ -68,7 +68,7 @@ def top_up(job: RollingJob) -> Micros:
 
 
 def _rate(job: RollingJob) -> Micros:
-    """The rate it runs at; a job that waits may get the dearest of its types."""
+    """The rate at which the job runs; for a waiting job, the highest rate of its types."""
     rates = dict(job.rates)
     if job.state is JobState.RUNNING and job.gpu_type in rates:
         return rates[job.gpu_type]
@@ -76,7 +76,7 @@ def _rate(job: RollingJob) -> Micros:
 
 
 def rest_of(job: RollingJob, refusal: Refusal) -> Micros:
-    """What can be had when all that is wanted cannot; nothing if that is not worth it."""
+    """The amount that is available if the whole step is not; 0 if it is too little."""
     if refusal.code not in _AVAILABLE:
         return 0
     available: Micros = refusal.figures[_AVAILABLE[refusal.code]]
@@ -85,7 +85,7 @@ def rest_of(job: RollingJob, refusal: Refusal) -> Micros:
 
 
 def top_up_command(job: RollingJob, amount: Micros, now: Instant, *, rest: bool) -> FollowUp:
-    """The command that lets a hold grow; `rest` if it is for less than was wanted."""
+    """The command that extends the hold; `rest` if the amount is less than the whole step."""
     again = RETRY_RUNNING if job.state is JobState.RUNNING else RETRY_WAITING
     key = f"bursar:roll/{job.job}/{job.sent}/{now // again}{'/rest' if rest else ''}"
     command = ExtendHold(hold=HoldId(job.job), amount=amount)

@@ -14,10 +14,9 @@ SUBMITTED = "submitted"  # the first step of every job
 
 @value
 class OrgJob:
-    """A job as its org sees it.
+    """A job of an org.
 
-    `request`, `labels` and `result` are written and not read back: rows that were loaded do not
-    have them.
+    `request`, `labels` and `result` are only written: loaded rows do not have them.
     """
 
     id: JobId
@@ -41,12 +40,12 @@ class OrgJob:
     request: str | None = None  # JSON
     labels: str = "{}"  # JSON
     run_ms: int | None = None  # longest run and stop grace
-    max_cost: Micros | None = None  # what may be set aside for it in all
+    max_cost: Micros | None = None  # the most that may be held for it in total
     rolling: bool = False  # its hold is topped up while it runs
     correcting: bool = False  # its pool has not answered a correction yet
     # Shared results
     digest: str | None = None  # of all that decides its result; None if it shares nothing
-    hit_ppm: int | None = None  # what it pays for a result, of what the run has cost
+    hit_ppm: int | None = None  # what it pays for a result, as a part of the cost of the run
     leads: bool = False  # it shares its result, runs or will run, and has not ended
     follows: bool = False  # it waits for the result of another job, and is in no pool
     source: JobId | None = None  # the job that it came to follow, or that had a result
@@ -60,26 +59,26 @@ class OrgJob:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has ended for good."""
+        """Whether it is in a final state."""
         return self.ended_at is not None
 
 
 @value
 class ArrayProgress:
-    """How far an array has got; a row of its own, beside the array's `Job`."""
+    """The progress of an array: a row in addition to the array's `OrgJob`."""
 
     id: JobId
     elements: int
-    at_once: int  # so many elements are in the pool at a time
-    template: Enqueue  # what the pool is sent of an element, but for its number
+    at_once: int  # the maximum of elements in the pool at a time
+    template: Enqueue  # the message for an element, without its number
     begun: int = 0
     live: int = 0  # begun and not finished
     succeeded: int = 0
     failed: int = 0
     cancelled: int = 0
     expired: int = 0
-    closed: bool = False  # no more will begin
-    done: bool = False  # and all are finished: so is the array
+    closed: bool = False  # no more elements are added
+    done: bool = False  # all elements have finished, and so has the array
 
 
 class Route(NamedTuple):
@@ -93,7 +92,7 @@ class Route(NamedTuple):
 
 
 class JobFigures(NamedTuple):
-    """What a job has spent, and what is still set aside for it."""
+    """What a job has spent and what its hold still has."""
 
     spent: Micros = 0
     held: Micros = 0
@@ -110,7 +109,7 @@ class Outgoing(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """A message of a pool that was handled, and what the ledger refused about it, if anything."""
+    """A pool's message that was handled, and the ledger's refusal, if there was one."""
 
     pool: str
     job: JobId
@@ -120,7 +119,7 @@ class Receipt(NamedTuple):
 
 
 class StepRow(NamedTuple):
-    """A step of a job's life."""
+    """A step in the history of a job."""
 
     job: JobId
     n: int

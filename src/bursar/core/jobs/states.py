@@ -1,8 +1,8 @@
-"""The state of a job as far as its org can know it: what its pool's messages make of it.
+"""The state of a job on the org's side, as it follows from the messages of its pool.
 
-The table of states is `dispatch.job_lifecycle.TABLE`, seen through the messages. An org hears of
-starts and ends only: a job that has its GPUs and has not started is queued to its org. Its org
-knows that a job is stopping if the org has cancelled the job itself.
+The states and transitions are those of `dispatch.job_lifecycle.TRANSITIONS`. A pool reports starts
+and ends only. So a job that has GPUs but has not started is queued on the org's side, and a job is
+stopping only if the org itself has cancelled it.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from bursar.core.value import replace
 
 
 class JobUpdate(NamedTuple):
-    """What a message says about a job; None leaves a field as it was."""
+    """What a message changes in a job; None leaves a field unchanged."""
 
     attempt: int = 0
     state: JobState | None = None
@@ -31,7 +31,7 @@ class JobUpdate(NamedTuple):
 
 
 def update_from(message: Message, at: Instant) -> JobUpdate:
-    """What a message of a pool, handled at an instant, says about its job."""
+    """The changes that follow from a message of a pool, handled at an instant."""
     match message:
         case Started():
             return JobUpdate(
@@ -64,7 +64,7 @@ def update_from(message: Message, at: Instant) -> JobUpdate:
 
 
 def _after_attempt(end: Ended) -> tuple[JobState, Cause]:
-    """The state after an attempt; a job that ended although it might have gone on has failed."""
+    """The state after an attempt. A job that could not be requeued any more has failed."""
     if end.job_finished and end.why in (Cause.PREEMPTED, Cause.MADE_ROOM, Cause.LOST):
         return next_state(JobState.RUNNING, Cause.GIVEN_UP), Cause.GIVEN_UP
     if end.job_finished and end.why is Cause.OUT_OF_CREDITS:
@@ -73,7 +73,7 @@ def _after_attempt(end: Ended) -> tuple[JobState, Cause]:
 
 
 def updated(job: OrgJob, update: JobUpdate) -> OrgJob:
-    """A job after a message. One that was cancelled before its start was known is stopping."""
+    """The job after a message; stopping if it was cancelled before its start was reported."""
     state = update.state or job.state
     if update.state is JobState.RUNNING and job.withdrawn:
         state = JobState.STOPPING
@@ -94,14 +94,14 @@ def updated(job: OrgJob, update: JobUpdate) -> OrgJob:
 
 
 def topped_up(job: OrgJob) -> OrgJob:
-    """A job whose hold has grown: if it was out of credits, it waits for GPUs again."""
+    """The job after its hold has grown: if it was out of credits, it is queued again."""
     if job.state is not JobState.OUT_OF_CREDITS:
         return job
     return replace(job, state=next_state(job.state, Cause.TOPPED_UP), why=Cause.TOPPED_UP.value)
 
 
 def asked_to_stop(job: OrgJob) -> OrgJob:
-    """A job that its org has cancelled: if it runs, it is stopping from now on."""
+    """The job after its org has cancelled it: if it runs, it is stopping."""
     job = replace(job, withdrawn=True)
     if job.state is not JobState.RUNNING:
         return job
@@ -113,7 +113,7 @@ def asked_to_stop(job: OrgJob) -> OrgJob:
 def event_of(
     job: JobId, why: str, at: Instant, figures: JobFigures, update: JobUpdate | None = None
 ) -> JobStepped:
-    """A step of a job's life, as the org's stream tells it."""
+    """The event for a step of a job."""
     update = update or JobUpdate()
     return JobStepped(
         at=at,

@@ -24,7 +24,7 @@ from bursar.core.value import replace
 
 
 class Option(NamedTuple):
-    """A pool that a job may go to, for one of these GPU types, and why."""
+    """A pool that a job may be sent to, the GPU types it would use there, and the reason."""
 
     pool: str
     types: tuple[str, ...]
@@ -40,7 +40,7 @@ class Submission(NamedTuple):
     run_ms: int | None = None  # longest run and stop grace, if its hold is for less: to be extended
     request: str | None = None  # JSON
     labels: str = "{}"  # JSON
-    max_cost: Micros | None = None  # what may be set aside for it in all
+    max_cost: Micros | None = None  # the most that may be held for it in total
     rolling: bool = False  # whether its hold is to be topped up
     quotas: tuple[Quota, ...] = ()  # of its org
     routes: tuple[Option, ...] = ()  # if it names no pool: where it may go, the best first
@@ -48,24 +48,24 @@ class Submission(NamedTuple):
 
     @property
     def job(self) -> JobId:
-        """The job's id, which is its hold's too."""
+        """The job's id, which is also the id of its hold."""
         return JobId(self.reserve.hold)
 
     @property
     def run_ms_max(self) -> int:
-        """The longest that it may run, stop grace included."""
+        """The maximum run time, stop grace included."""
         return (self.reserve.run_ms or 0) if self.run_ms is None else self.run_ms
 
 
 def reserve_for_job(submission: Submission) -> Reserve:
     """The command that submits a job.
 
-    This is the only way to a hold that lasts as long as a job may: a request for a hold alone gets
-    the bound of a raw one, whatever its context says (L10).
+    Only this command allows a hold to last as long as a job may. A request for a hold alone has the
+    shorter limit, whatever its context says (L10).
     """
     reserve = submission.reserve
     if reserve.run_ms is None or reserve.context.job != submission.job:
-        raise ValueError("a job's hold is asked by run time, and has the job's id")
+        raise ValueError("a job's hold is sized by run time, and has the job's id")
     return replace(reserve, for_job=True)
 
 
@@ -76,7 +76,7 @@ class SubmitJob(JobEffect):
     submission: Submission
 
     def precheck(self, jobs: JobTransaction, books: Books, now: Instant) -> Refusal | None:
-        """The first quota without room (B4); or that the job could pay for no pool's types (M1)."""
+        """Refuse if a quota is exceeded (B4), or no pool has a type the job can pay (M1)."""
         submission = self.submission
         check = QuotaCheck(jobs, books, now)
         exceeded = check.first_exceeded(submission.quotas, submission.reserve, submission.spec)
@@ -129,7 +129,7 @@ def _row(submission: Submission, now: Instant) -> OrgJob:
 
 
 def _array(job: JobId, reserve: Reserve, whole: Enqueue) -> ArrayProgress:
-    """The row of an array, with what its pool is sent of each element."""
+    """The row of an array, with the message for its elements."""
     count = reserve.element_count or 1
     template = replace(whole, hold_micros=whole.hold_micros // count)
     return ArrayProgress(
@@ -138,7 +138,7 @@ def _array(job: JobId, reserve: Reserve, whole: Enqueue) -> ArrayProgress:
 
 
 def served(reserve: Reserve, routes: Sequence[Option]) -> Reserve | None:
-    """The same for those GPU types only that some pool has; None if it is for no others."""
+    """The command with only the GPU types that a pool has; None if that changes nothing."""
     available = {kind for option in routes for kind in option.types}
     types = tuple(kind for kind in reserve.context.gpu_types if kind in available)
     if not routes or types == reserve.context.gpu_types:
@@ -147,7 +147,7 @@ def served(reserve: Reserve, routes: Sequence[Option]) -> Reserve | None:
 
 
 def _unserved(submission: Submission, books: Books, now: Instant) -> Refusal | None:
-    """A refusal if there are credits only for GPU types that no pool has: it would never start."""
+    """The refusal if there are credits only for GPU types that no pool has."""
     fewer = served(submission.reserve, submission.routes)
     whole = None if fewer is None else decide(books, submission.reserve, now)
     if fewer is None or whole is None or isinstance(whole, Refusal):
@@ -165,7 +165,7 @@ def _unserved(submission: Submission, books: Books, now: Instant) -> Refusal | N
 
 
 def _with_pool(submission: Submission, funded: set[str]) -> Submission:
-    """A submission that goes to the first pool which has a type that there are credits for."""
+    """The submission with the first pool that has a GPU type for which there are credits."""
     for option in submission.routes:
         if not funded.isdisjoint(option.types):
             return submission._replace(pool=option.pool, routes=(option,))
@@ -175,7 +175,7 @@ def _with_pool(submission: Submission, funded: set[str]) -> Submission:
 def _enqueue(
     opened: HoldOpened, submission: Submission, shares: tuple[AccountId, ...], tier: str | None
 ) -> Enqueue:
-    """The message to the pool, from what the ledger has set aside."""
+    """The message to the pool, with what the ledger holds for the job."""
     terms = opened.terms
     return Enqueue(
         account=terms.account,
@@ -192,7 +192,7 @@ def _enqueue(
 
 
 def _funded(spec: JobSpec, rates: dict[str, int]) -> JobSpec:
-    """A spec with those GPU types only that there are credits for."""
+    """The spec with only the GPU types for which there are credits."""
     types = tuple(kind for kind in spec.shape.types if kind in rates)
     if types == spec.shape.types:
         return spec
@@ -201,7 +201,7 @@ def _funded(spec: JobSpec, rates: dict[str, int]) -> JobSpec:
 
 @dataclass(slots=True)
 class ExtendJob(JobEffect):
-    """Tells a job's pool that more is set aside for the job, or for longer."""
+    """Reports a larger or longer hold to the job's pool."""
 
     job: JobId
     amount: Micros
@@ -213,9 +213,9 @@ class ExtendJob(JobEffect):
         return (self.job,)
 
     def precheck(self, jobs: JobTransaction, books: Books, now: Instant) -> Refusal | None:
-        """A refusal for an array, or if the job could cost more than its submitter allows (M1).
+        """Refuse for an array, or if the job would exceed its maximum cost (M1).
 
-        What an array holds is divided into equal lots; its elements are extended instead.
+        The hold of an array is divided into equal lots; single elements can be extended instead.
         """
         row = jobs.find(self.job)
         if row is not None and row.elements is not None:
@@ -227,7 +227,7 @@ class ExtendJob(JobEffect):
         return Refusal(Code.MAX_COST_EXCEEDED, {"amount": amount, "most": most})
 
     def apply(self, jobs: JobTransaction, books: Books, outcome: Outcome, now: Instant) -> None:
-        """Send the message; nothing if there are no more credits."""
+        """Send the message; nothing if the extension was refused."""
         if isinstance(outcome, Refusal):
             return
         jobs.send(self.job, HoldGrew(added=self.amount, until=self.until), now)
@@ -237,7 +237,7 @@ class ExtendJob(JobEffect):
 
 
 def max_cost_of(jobs: JobTransaction, job: JobId) -> Micros | None:
-    """What may be set aside for a job in all; an element may cost its equal part of its array."""
+    """The most that may be held for a job; for an element, its part of the array's maximum."""
     row = jobs.find(job)
     if row is None or row.max_cost is not None or row.array is None:
         return None if row is None else row.max_cost

@@ -1,8 +1,8 @@
-"""One transaction of an org's jobs: the rows it reads, and the rows it will write.
+"""One transaction of an org's jobs: the rows it reads, and the rows it writes.
 
-The rules read rows through it and put rows into it; they see what earlier commands of the same
-transaction have put. The service loads rows under the org's lock and writes the changed ones set
-by set; the simulator keeps them in dictionaries.
+The rules read and write rows through it, and see what earlier commands of the same transaction
+wrote. The service loads rows under the org's lock and writes the changed ones table by table; the
+simulator holds them in dictionaries.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from bursar.core.value import replace
 
 
 class Alike(NamedTuple):
-    """The jobs of an org that have the same digest, as a new job meets them."""
+    """The jobs of an org that are identical to a new job."""
 
     result: JobId | None = None  # the last that has succeeded, not too long ago
     exit_code: int | None = None
@@ -47,37 +47,37 @@ class Heir(NamedTuple):
 
 
 class JobReads(Protocol):
-    """Where a transaction finds rows that it has not changed itself."""
+    """Reads the stored rows for a transaction."""
 
     def job(self, job: JobId) -> OrgJob | None:
         """A job."""
 
     def array(self, array: JobId) -> ArrayProgress | None:
-        """How far an array has got."""
+        """The progress of an array."""
 
     def live_elements(self, array: JobId) -> Sequence[OrgJob]:
-        """The elements of an array that have begun and not finished, by number."""
+        """The elements of an array that were added and have not finished, by number."""
 
     def figures(self, jobs: Sequence[JobId]) -> Mapping[JobId, JobFigures]:
-        """What jobs have spent and hold; an array with all of its elements."""
+        """What jobs have spent and hold; for an array, including its elements."""
 
     def routes(self, job: JobId) -> Sequence[Route]:
         """The pools that a job was sent to, in order."""
 
     def last_enqueue(self, job: JobId) -> Enqueue:
-        """What the job's last pool was sent first."""
+        """The `Enqueue` message to the job's last pool."""
 
     def alike(self, digest: str, since: Instant, excluded: Sequence[JobId]) -> Alike:
-        """The jobs with a digest; a result counts if it is from after an instant.
+        """The jobs with a digest; a result counts if it is from after `since`.
 
-        The jobs in `excluded` neither lead nor wait any more: the transaction has changed them.
+        The jobs in `excluded` neither lead nor wait any more, by changes of this transaction.
         """
 
     def without_hold(self, digest: str, most: int) -> Sequence[tuple[JobId, Micros]]:
-        """Followers whose holds have come to their limits, and what they have spent."""
+        """The followers whose holds have expired, and what they have spent."""
 
     def heir(self, digest: str, now: Instant) -> Heir | None:
-        """The first follower that could run, if no other job leads and none has succeeded."""
+        """The first follower that could run, if no job leads and none has succeeded."""
 
     def count_waiting(self, account: str | None, user: str | None, most: int) -> int:
         """How many jobs and elements of an account, a user or both wait."""
@@ -87,7 +87,7 @@ class JobReads(Protocol):
 
 
 class JobTransaction:
-    """What one transaction changes in the jobs of an org."""
+    """The changes of one transaction to the jobs of an org."""
 
     def __init__(self, reads: JobReads) -> None:
         self.reads = reads
@@ -100,16 +100,16 @@ class JobTransaction:
         self.steps: list[StepRow] = []
         self.routes_added: list[RouteRow] = []
         self.routes_arrived: list[RouteRow] = []
-        self.events: list[JobStepped] = []  # the steps, as the org's stream tells them
+        self.events: list[JobStepped] = []  # the steps, as events of the org
 
     # Jobs
 
     def find(self, job: JobId) -> OrgJob | None:
-        """A job, as this transaction has left it."""
+        """A job, with the changes of this transaction; None if it does not exist."""
         return self.jobs.get(job) or self.reads.job(job)
 
     def job(self, job: JobId) -> OrgJob:
-        """A job that exists."""
+        """A job that must exist."""
         row = self.find(job)
         invariant(row is not None, "a job is gone", job=job)
         assert row is not None
@@ -125,13 +125,13 @@ class JobTransaction:
         self.jobs[job.id] = job
 
     def put(self, job: OrgJob) -> None:
-        """Write a job's row in place of the one it has."""
+        """Write a job's row in place of the stored one."""
         self.jobs[job.id] = job
 
     # Arrays
 
     def array(self, array: JobId) -> ArrayProgress:
-        """How far an array has got, as this transaction has left it."""
+        """The progress of an array, with the changes of this transaction."""
         row = self.arrays.get(array) or self.reads.array(array)
         invariant(row is not None, "an array is gone", array=array)
         assert row is not None
@@ -143,11 +143,11 @@ class JobTransaction:
         self.arrays[array.id] = array
 
     def put_array(self, array: ArrayProgress) -> None:
-        """Write an array's row in place of the one it has."""
+        """Write an array's row in place of the stored one."""
         self.arrays[array.id] = array
 
     def live_elements(self, array: JobId) -> list[OrgJob]:
-        """The elements of an array that have begun and not finished, by number."""
+        """The elements of an array that were added and have not finished, by number."""
         rows = {row.id: row for row in self.reads.live_elements(array)}
         rows |= {job: row for job, row in self.jobs.items() if row.array == array}
         now = [self.jobs.get(job, row) for job, row in rows.items()]
@@ -158,7 +158,7 @@ class JobTransaction:
     def send(self, job: JobId, message: ToPool, at: Instant) -> None:
         """Write a message to a job's pool, with the job's next number.
 
-        A follower is in no pool: its first message will say what there would be to say now.
+        Nothing is sent for a follower, which is in no pool; its `Enqueue` will contain the change.
         """
         row = self.job(job)
         if not row.follows:
@@ -166,7 +166,7 @@ class JobTransaction:
             self.messages.append(Outgoing(job, row.sent + 1, row.pool, message, at))
 
     def receive(self, receipt: Receipt) -> None:
-        """Note that a message of a pool was handled."""
+        """Record that a message of a pool was handled."""
         row = self.job(receipt.job)
         self.put(replace(row, received=max(row.received, receipt.n)))
         self.receipts.append(receipt)
@@ -174,11 +174,11 @@ class JobTransaction:
     # Routes
 
     def add_route(self, job: JobId, route: Route) -> None:
-        """Note that a job goes to a pool."""
+        """Record that a job is to go to a pool."""
         self.routes_added.append(RouteRow(job, route))
 
     def arrive(self, job: JobId, route: Route, at: Instant) -> None:
-        """Note that a job is in the pool that a route goes to."""
+        """Record that a job has arrived in the pool of a route."""
         self.routes_arrived.append(RouteRow(job, route._replace(arrived_at=max(route.at, at))))
 
     # History
@@ -190,7 +190,7 @@ class JobTransaction:
         other: JobId | None = None,
         end_class: EndClass | None = None,
     ) -> None:
-        """Add a step of a job's life: as the job is now, but for the attempt of a correction."""
+        """Add a step to a job's history, in its current state; a correction has its own attempt."""
         row = self.job(job)
         row = replace(row, steps=row.steps + 1)
         self.put(row)
