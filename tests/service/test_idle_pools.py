@@ -78,10 +78,10 @@ def row_of(connection: Connection, pool: str) -> PoolRow:
         return locked(lock_pool(connection, pool), pool)
 
 
-def submit(keeper: PoolHandle, connection: Connection, job: str) -> None:
+def submit(handle: PoolHandle, connection: Connection, job: str) -> None:
     """A job that has come just now."""
     ask = asking(hold_until=money_time(connection) + 10 * MINUTE)
-    keeper.receive([envelope(keeper, job, ask)])
+    handle.receive([envelope(handle, job, ask)])
 
 
 def test_a_hundred_idle_pools_take_no_connections_and_no_threads(
@@ -98,11 +98,11 @@ def test_a_hundred_idle_pools_take_no_connections_and_no_threads(
             sql = "select count(*) from pg_stat_activity where datname = current_database()"
             eventually(lambda: connection.execute(sql).fetchall()[0][0] <= FEW, "few connections")
             assert {NEVER} == {row_of(connection, name).leader_due_at for name in names}
-            keeper, node = pools.handles[names[7]], Node1()
-            begin(keeper, node)
-            submit(keeper, connection, "job")
-            eventually(lambda: runs(connection, keeper.id) == {"job"}, "it is placed")
-            assert 0 == row_of(connection, keeper.id).leader_due_at
+            handle, node = pools.handles[names[7]], Node1()
+            begin(handle, node)
+            submit(handle, connection, "job")
+            eventually(lambda: runs(connection, handle.id) == {"job"}, "it is placed")
+            assert 0 == row_of(connection, handle.id).leader_due_at
 
 
 def _threads() -> list[str]:
@@ -156,12 +156,12 @@ class Resting:
     def __init__(self, connection: Connection, other: Connection) -> None:
         [self.pool] = made(connection, 1)
         self.clock = Clock()
-        self.keeper = pool_on_connection(connection, PoolReplica(self.pool, Ears(), self.clock))
-        self.leading = PoolLeader(self.keeper, POLICY, "one")
+        self.handle = pool_on_connection(connection, PoolReplica(self.pool, Ears(), self.clock))
+        self.leading = PoolLeader(self.handle, POLICY, "one")
         self.other = PoolLeader(
             pool_on_connection(other, PoolReplica(self.pool, Ears(), self.clock)), POLICY, "two"
         )
-        begin(self.keeper, Node1())
+        begin(self.handle, Node1())
 
 
 @pytest.fixture
@@ -178,15 +178,15 @@ def resting(
 
 def test_a_pool_rests_when_nothing_waits_or_runs(connection: Connection, resting: Resting) -> None:
     """And not before; whoever stands by leaves it alone, whoever is told of a job leads it."""
-    resting.keeper.receive([envelope(resting.keeper, "job", asking(hold_micros=0))])
+    resting.handle.receive([envelope(resting.handle, "job", asking(hold_micros=0))])
     assert None is not resting.leading._turn(), "a job waits for credits"
-    resting.keeper.receive([envelope(resting.keeper, "job", Withdraw(), 2)])
+    resting.handle.receive([envelope(resting.handle, "job", Withdraw(), 2)])
     assert None is resting.leading._turn()
     row = row_of(connection, resting.pool)
     assert (1, 0, NEVER) == (row.epoch, row.leads_until, row.leader_due_at)
     assert None is resting.other._turn()
     assert 1 == row_of(connection, resting.pool).epoch
-    resting.keeper.receive([envelope(resting.keeper, "next", asking())])
+    resting.handle.receive([envelope(resting.handle, "next", asking())])
     assert None is not resting.other._turn(), "it did not have to wait for a term to end"
     row = row_of(connection, resting.pool)
     assert (2, "two", 0) == (row.epoch, row.leader, row.leader_due_at)
@@ -197,10 +197,10 @@ def test_a_silent_node_of_a_pool_at_rest_is_dead(connection: Connection) -> None
     """Its state follows from the time of its last report; no transaction is needed (S10, S11)."""
     [name] = made(connection, 1)
     clock, running_for = Clock(), [1_000 * SECOND]
-    keeper = pool_on_connection(
+    handle = pool_on_connection(
         connection, PoolReplica(name, Ears(), clock, lambda: running_for[0])
     )
-    begin(keeper, Node1())
+    begin(handle, Node1())
 
     def read_states() -> tuple[NodeState, int | None, int]:
         def look(pool: Pool, now: Instant) -> tuple[NodeState, int | None, int]:
@@ -211,7 +211,7 @@ def test_a_silent_node_of_a_pool_at_rest_is_dead(connection: Connection) -> None
                 PoolResponse.from_core(name, pool, now).nodes,
             )
 
-        return keeper.look_now(look)
+        return handle.look_now(look)
 
     assert (NodeState.READY, 0, 1) == read_states()
     running_for[0] += LEASE_TTL - SECOND
@@ -219,7 +219,7 @@ def test_a_silent_node_of_a_pool_at_rest_is_dead(connection: Connection) -> None
     running_for[0] += SECOND
     assert (NodeState.DEAD, 20_000, 0) == read_states()
     clock.now += LEASE_TTL
-    keeper.change(lambda work: None)
+    handle.change(lambda work: None)
     assert (NodeState.DEAD, 20_000, 0) == read_states(), "a transaction reads the same time"
 
 
@@ -246,13 +246,13 @@ def test_what_came_while_a_question_was_answered_is_decided(
     connection: Connection, resting: Resting
 ) -> None:
     """The answer is given by a cluster that has caught up: that was no round."""
-    resting.keeper.receive([envelope(resting.keeper, "first", asking())])
-    submits = [envelope(resting.keeper, "second", asking())]
+    resting.handle.receive([envelope(resting.handle, "first", asking())])
+    submits = [envelope(resting.handle, "second", asking())]
 
     def asked(cluster: Cluster, now: Instant) -> int:
         return len(cluster.waiting)
 
-    resting.leading.ask(lambda cluster, now: resting.keeper.receive(submits))
+    resting.leading.ask(lambda cluster, now: resting.handle.receive(submits))
     answer = resting.leading.ask(asked)
     resting.leading._turn()
     assert 1 == answer.result()
@@ -275,7 +275,7 @@ def test_lanes_share_a_few_connections(database_url: str, connection: Connection
 
     connections = Connections(connect, most=2)
     with ExitStack() as stack:
-        keepers = [
+        handles = [
             stack.enter_context(
                 open_shared_pool(connections, PoolReplica(name, Ears()), Limits(idle_s=0.05))
             )
@@ -283,12 +283,12 @@ def test_lanes_share_a_few_connections(database_url: str, connection: Connection
         ]
         with ThreadPoolExecutor(len(names)) as callers:
             for _ in range(5):
-                assert {0} == set(callers.map(PoolHandle.expire, keepers))
+                assert {0} == set(callers.map(PoolHandle.expire, handles))
         assert len(opened) <= 2
         eventually(lambda: _threads() == [], "nobody works when nobody asks")
         connections.close_idle(0.0)
         assert all(one.closed for one in opened)
-        assert 0 == keepers[0].expire(), "whoever asks next has another one"
+        assert 0 == handles[0].expire(), "whoever asks next has another one"
         assert not opened[-1].closed
     connections.close_idle(0.0)
 
@@ -300,16 +300,16 @@ def test_a_lane_that_meets_another_server_forgets_what_it_knew(
     [name] = made(connection, 1)
     connections = Connections(lambda: connected(database_url))
     kept = PoolReplica(name, Ears())
-    with open_shared_pool(connections, kept) as keeper:
-        begin(keeper, Node1())
-        known = keeper.look(lambda pool: pool)
+    with open_shared_pool(connections, kept) as handle:
+        begin(handle, Node1())
+        known = handle.look(lambda pool: pool)
         connections.close_idle(0.0)
-        keeper.expire()
-        assert known is keeper.look(lambda pool: pool)
+        handle.expire()
+        assert known is handle.look(lambda pool: pool)
         connections.close_idle(0.0)
         monkeypatch.setattr(module, "SERVER_IDENTITY", "select 'another'")
-        keeper.expire()
-        assert known is not keeper.look(lambda pool: pool)
+        handle.expire()
+        assert known is not handle.look(lambda pool: pool)
     connections.close_idle(0.0)
 
 
@@ -325,10 +325,10 @@ def test_a_connection_that_is_lost_takes_the_others_with_it(
             connections.give_back(one)
         connections.discard(lost)
         assert all(one.connection.closed for one in (lost, *others))
-        with open_shared_pool(connections, PoolReplica(name, Ears())) as keeper:
-            assert 0 == keeper.expire()
+        with open_shared_pool(connections, PoolReplica(name, Ears())) as handle:
+            assert 0 == handle.expire()
             line.cut()
-            assert 0 == keeper.expire()
+            assert 0 == handle.expire()
         connections.close_idle(0.0)
 
 

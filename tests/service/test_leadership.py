@@ -35,8 +35,8 @@ def pool(connection: Connection) -> str:
 class Counting(PoolHandle):
     """A pool that counts how often somebody says that it leads."""
 
-    def __init__(self, keeper: PoolHandle) -> None:
-        super().__init__(keeper._replica, keeper._submit)
+    def __init__(self, handle: PoolHandle) -> None:
+        super().__init__(handle._replica, handle._submit)
         self.leads = 0
 
     def lead(self, who: str, *, anyway: bool = True) -> tuple[int | None, int]:
@@ -55,18 +55,18 @@ def test_what_comes_is_placed_without_another_word(
     """Two jobs, one after the other, in a term that lasts; who was denied asks again (S11)."""
     monkeypatch.setattr(leader, "RENEW_INTERVAL_S", 600.0)
     ears, node = Ears(), Node1()
-    with open_pool(lambda: connected(database_url), PoolReplica(pool, ears)) as keeper:
-        counting = Counting(keeper)
-        begin(keeper, node)
+    with open_pool(lambda: connected(database_url), PoolReplica(pool, ears)) as handle:
+        counting = Counting(handle)
+        begin(handle, node)
         with PoolLeader(counting, POLICY, "one") as leading:
             ears.leading = leading
-            queued(keeper, connection, "a")
-            come_to_run(connection, keeper, node, {"a"}, "it leads")
+            queued(handle, connection, "a")
+            come_to_run(connection, handle, node, {"a"}, "it leads")
             assert 1 == counting.leads
             if another_led:
-                keeper._request(_another_leads).result()
-            queued(keeper, connection, "b")
-            come_to_run(connection, keeper, node, {"a", "b"}, "it still leads, or again")
+                handle._request(_another_leads).result()
+            queued(handle, connection, "b")
+            come_to_run(connection, handle, node, {"a", "b"}, "it still leads, or again")
             assert (counting.leads > 1) == another_led
 
 
@@ -86,13 +86,13 @@ def test_a_question_during_a_transaction_is_answered_at_the_time_of_the_cluster(
         return work.pool.now
 
     with (
-        open_pool(lambda: connected(database_url), PoolReplica(pool, Ears())) as keeper,
-        PoolLeader(keeper, POLICY, "one") as leading,
+        open_pool(lambda: connected(database_url), PoolReplica(pool, Ears())) as handle,
+        PoolLeader(handle, POLICY, "one") as leading,
     ):
         leading.ask(_nodes).result(60)
-        keeper.change(lambda work: None)
+        handle.change(lambda work: None)
         before, _ = leading.ask(_times).result(60)
-        slow = keeper._request(change_nothing_slowly)
+        slow = handle._request(change_nothing_slowly)
         assert entered.wait(60)
         try:
             asked_at, cluster_at = leading.ask(_times).result(60)
@@ -111,8 +111,8 @@ def test_who_asks_while_nobody_can_lead_is_told_so(
     limits = Limits(lanes=1, unreachable_s=0.2)
     with (
         proxy(database_url) as line,
-        open_pool(lambda: connected(line.url), PoolReplica(pool, Ears()), limits) as keeper,
-        PoolLeader(keeper, POLICY, "one") as leading,
+        open_pool(lambda: connected(line.url), PoolReplica(pool, Ears()), limits) as handle,
+        PoolLeader(handle, POLICY, "one") as leading,
     ):
         assert 0 == leading.ask(_nodes).result(60)
         line.line = Line.REFUSED
@@ -126,8 +126,8 @@ def test_who_asks_while_nobody_can_lead_is_told_so(
 
 def test_who_asks_a_leader_that_leaves_is_told_so(database_url: str, pool: str) -> None:
     """Before it has left, or after: nobody is at work there who could answer."""
-    with open_pool(lambda: connected(database_url), PoolReplica(pool, Ears())) as keeper:
-        leaving = Slow(keeper)
+    with open_pool(lambda: connected(database_url), PoolReplica(pool, Ears())) as handle:
+        leaving = Slow(handle)
         with PoolLeader(leaving, POLICY, "one") as leading:
             assert leaving.begun.wait(60)
             before = leading.ask(_nodes)
@@ -142,8 +142,8 @@ def test_who_asks_a_leader_that_leaves_is_told_so(database_url: str, pool: str) 
 class Slow(PoolHandle):
     """A pool whose leader takes its time to say that it leads, and then cannot."""
 
-    def __init__(self, keeper: PoolHandle) -> None:
-        super().__init__(keeper._replica, keeper._submit)
+    def __init__(self, handle: PoolHandle) -> None:
+        super().__init__(handle._replica, handle._submit)
         self.begun, self.goes_on = threading.Event(), threading.Event()
 
     def lead(self, who: str, *, anyway: bool = True) -> tuple[int | None, int]:

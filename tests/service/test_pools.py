@@ -29,7 +29,7 @@ from bursar.core.scheduling.model.policy import PAID, PoolPolicy
 from bursar.core.scheduling.plan import carry_out
 from bursar.core.value import replace
 from bursar.service.ledger.batcher import Busy
-from bursar.service.pools import pool as keeper_module
+from bursar.service.pools import pool as pool_module
 from bursar.service.pools.leader import PoolLeader
 from bursar.service.pools.pool import (
     PoolCall,
@@ -105,9 +105,9 @@ class Node1:
         )
 
 
-def envelope(keeper: PoolHandle, job: str, message: ToPool, n: int = 1) -> Envelope:
+def envelope(handle: PoolHandle, job: str, message: ToPool, n: int = 1) -> Envelope:
     """A message about a job."""
-    return Envelope("acme", keeper.id, JobId(job), n, message, T0)
+    return Envelope("acme", handle.id, JobId(job), n, message, T0)
 
 
 def key(job: str) -> JobKey:
@@ -130,32 +130,32 @@ def kept_at(url: str, pool: str, clock: Clock | None = None) -> Iterator[PoolHan
         yield pool_on_connection(connection, PoolReplica(pool, Ears(), clock or Clock()))
 
 
-def begin(keeper: PoolHandle, *nodes: Node1) -> None:
+def begin(handle: PoolHandle, *nodes: Node1) -> None:
     """Machines of two GPUs that were heard of."""
     for one in nodes:
-        assert keeper.register(Node(id=one.node, gpu_type="H100", gpus=2)) is None
-        assert keeper.report(one.told()).result() is not None
+        assert handle.register(Node(id=one.node, gpu_type="H100", gpus=2)) is None
+        assert handle.report(one.told()).result() is not None
 
 
-def decided(keeper: PoolHandle, now: Instant = T0) -> Sequence[Decision]:
+def decided(handle: PoolHandle, now: Instant = T0) -> Sequence[Decision]:
     """What a leader would write."""
-    follower, _ = keeper.follow(POLICY, now)
-    keeper.unfollow()
+    follower, _ = handle.follow(POLICY, now)
+    handle.unfollow()
     return carry_out(follower.cluster, now).decisions
 
 
-def led(keeper: PoolHandle, who: str = "one") -> int:
+def led(handle: PoolHandle, who: str = "one") -> int:
     """The epoch of whoever leads."""
-    epoch, _ = keeper.lead(who)
+    epoch, _ = handle.lead(who)
     assert epoch is not None
     return epoch
 
 
-def placed(keeper: PoolHandle, job: str = "job") -> PlanOutcome:
+def placed(handle: PoolHandle, job: str = "job") -> PlanOutcome:
     """A job that has come, and was given GPUs."""
-    epoch = led(keeper)
-    keeper.receive([envelope(keeper, job, asking())])
-    written = keeper.write(epoch, decided(keeper))
+    epoch = led(handle)
+    handle.receive([envelope(handle, job, asking())])
+    written = handle.write(epoch, decided(handle))
     assert [key(job)] == [lease.key for lease in written.placed]
     return written
 
@@ -181,14 +181,14 @@ def test_what_is_asked_at_once_is_one_transaction(
 ) -> None:
     """However many have asked while the one before was under way (D3)."""
     nodes = [Node1(NodeId(f"n{number}")) for number in range(MANY)]
-    with open_pool(lambda: connected(database_url), PoolReplica(pool, Ears())) as keeper:
-        begin(keeper, *nodes)
+    with open_pool(lambda: connected(database_url), PoolReplica(pool, Ears())) as handle:
+        begin(handle, *nodes)
         before = version(connection, pool)
         with connection.transaction():
             lock_pool(connection, pool)
-            first = keeper.report(nodes[0].told())
+            first = handle.report(nodes[0].told())
             eventually(lambda: waits(connection, pool), "the first waits for the lock")
-            others = [keeper.report(one.told()) for one in nodes[1:]]
+            others = [handle.report(one.told()) for one in nodes[1:]]
         answers = [one.result() for one in (first, *others)]
 
     assert [one.node for one in nodes] == [one.node for one in answers if one is not None]
@@ -201,24 +201,24 @@ def test_who_contradicts_what_is_known_spoils_nobody_elses_asks(
     """A job that begins with its withdrawal is a bug of its sender, which is told (D3)."""
     node = Node1()
     with (
-        open_pool(lambda: connected(database_url), PoolReplica(pool, Ears())) as keeper,
+        open_pool(lambda: connected(database_url), PoolReplica(pool, Ears())) as handle,
         ThreadPoolExecutor(3) as beside,
     ):
-        begin(keeper, node)
+        begin(handle, node)
         with connection.transaction():
             lock_pool(connection, pool)
-            before = keeper.report(node.told())
+            before = handle.report(node.told())
             eventually(lambda: waits(connection, pool), "the first waits for the lock")
-            good = beside.submit(keeper.receive, [envelope(keeper, "good", asking())])
-            bad = beside.submit(keeper.receive, [envelope(keeper, "bad", Withdraw())])
+            good = beside.submit(handle.receive, [envelope(handle, "good", asking())])
+            bad = beside.submit(handle.receive, [envelope(handle, "bad", Withdraw())])
             eventually(lambda: good.running() and bad.running(), "both have asked")
-            after = keeper.report(node.told())
+            after = handle.report(node.told())
         assert before.result() is not None
         assert after.result() is not None
         assert ["good"] == [one.job for one in good.result()]
         with pytest.raises(InvariantBroken):
             bad.result()
-        assert [key("good")] == keeper.look(lambda known: list(known.jobs))
+        assert [key("good")] == handle.look(lambda known: list(known.jobs))
 
 
 def test_who_had_to_wait_sees_what_it_waited_for(
@@ -226,13 +226,13 @@ def test_who_had_to_wait_sees_what_it_waited_for(
 ) -> None:
     """Though lock, time and all the rest are sent in one go (D3, D5)."""
     node, clock = Node1(), Clock()
-    with kept_at(database_url, pool, clock) as keeper, ThreadPoolExecutor(1) as beside:
-        begin(keeper, node)
-        [lease] = placed(keeper).placed
+    with kept_at(database_url, pool, clock) as handle, ThreadPoolExecutor(1) as beside:
+        begin(handle, node)
+        [lease] = placed(handle).placed
         with connection.transaction():
             row = locked(lock_pool(connection, pool), pool)
             told = node.told(ran(0, lease.fence))
-            answer = beside.submit(lambda: keeper.report(told).result())
+            answer = beside.submit(lambda: handle.report(told).result())
             eventually(lambda: waits(connection, pool), "the report waits for the lock")
             memory = loader.load_all(connection, pool, row.version)
             memory.pool.now, memory.pool.fence = row.now, row.fence
@@ -252,24 +252,24 @@ def test_what_has_happened_is_told_to_whoever_waits_for_it(
     """A change, a message, an order: each once, and nothing when nothing has."""
     ears, node = Ears(), Node1()
     with connected(database_url) as own:
-        keeper = pool_on_connection(own, PoolReplica(pool, ears, Clock()))
-        begin(keeper, node)
-        epoch = led(keeper)
+        handle = pool_on_connection(own, PoolReplica(pool, ears, Clock()))
+        begin(handle, node)
+        epoch = led(handle)
         ears.heard.clear()
-        keeper.receive([envelope(keeper, "job", asking())])
+        handle.receive([envelope(handle, "job", asking())])
         assert ["changed"] == ears.heard
-        keeper.write(epoch, decided(keeper))
+        handle.write(epoch, decided(handle))
         assert ["changed", "ordered"] == ears.heard, "whoever has decided it knows"
         assert {N1} == ears.nodes
         ears.heard.clear()
-        keeper.report(node.told(ran(0))).result()
+        handle.report(node.told(ran(0))).result()
         assert ["told"] == ears.heard
         ears.heard.clear()
-        keeper.receive([envelope(keeper, "job", Withdraw(), 2)])
+        handle.receive([envelope(handle, "job", Withdraw(), 2)])
         assert ["changed", "ordered"] == ears.heard
         ears.heard.clear()
-        keeper.receive([envelope(keeper, "job", Withdraw(), 2)])
-        keeper.expire()
+        handle.receive([envelope(handle, "job", Withdraw(), 2)])
+        handle.expire()
         assert [] == ears.heard
 
 
@@ -301,16 +301,16 @@ def test_run_time_that_is_told_after_the_end_is_kept(
 ) -> None:
     """Nothing else of the lease changes then (M4)."""
     clock, node = Clock(), Node1()
-    with kept_at(database_url, pool, clock) as keeper:
-        begin(keeper, node)
-        [lease] = placed(keeper).placed
+    with kept_at(database_url, pool, clock) as handle:
+        begin(handle, node)
+        [lease] = placed(handle).placed
         clock.now += 5 * SECOND
-        keeper.report(node.told(ran(5_000, lease.fence))).result()
-        keeper.receive([envelope(keeper, "job", Withdraw(), 2)])
+        handle.report(node.told(ran(5_000, lease.fence))).result()
+        handle.receive([envelope(handle, "job", Withdraw(), 2)])
         clock.now += 30 * SECOND
-        assert 1 == keeper.expire()
-        assert {} == keeper.look(lambda known: known.leases), "what is over is not remembered"
-        keeper.report(node.told(ran(15_000, lease.fence))).result()
+        assert 1 == handle.expire()
+        assert {} == handle.look(lambda known: known.leases), "what is over is not remembered"
+        handle.report(node.told(ran(15_000, lease.fence))).result()
 
     found = connection.execute(
         "select l.reported_ms, p.run_ms, q.ran_ms from leases l"
@@ -323,8 +323,8 @@ def test_run_time_that_is_told_after_the_end_is_kept(
 
 def test_a_pool_that_is_not_there_is_told(database_url: str) -> None:
     """And is not made by asking."""
-    with kept_at(database_url, "nowhere") as keeper, pytest.raises(PoolUnknown):
-        keeper.expire()
+    with kept_at(database_url, "nowhere") as handle, pytest.raises(PoolUnknown):
+        handle.expire()
 
 
 # Several processes
@@ -335,40 +335,40 @@ class Two:
 
     def __init__(self, url: str, pool: str, stack: ExitStack) -> None:
         self.clock = Clock()
-        self.keepers = [stack.enter_context(kept_at(url, pool, self.clock)) for _ in range(2)]
+        self.handles = [stack.enter_context(kept_at(url, pool, self.clock)) for _ in range(2)]
         self.nodes = [Node1(N1), Node1(N2)]
         self.random = Random("two processes")
         self.jobs: dict[str, int] = {}  # messages sent about each
-        begin(self.keepers[0], *self.nodes)
-        self.epoch = led(self.keepers[0])
+        begin(self.handles[0], *self.nodes)
+        self.epoch = led(self.handles[0])
 
     def act(self) -> None:
         """Let one of the two do something."""
-        keeper = self.random.choice(self.keepers)
+        handle = self.random.choice(self.handles)
         self.clock.now += self.random.randrange(2 * SECOND)
         what = self.random.choice((self._submit, self._report, self._report, self._decide))
-        what(keeper)
+        what(handle)
         if self.random.random() < 0.2:
-            self._again(keeper)
-        keeper.expire()
+            self._again(handle)
+        handle.expire()
 
-    def _submit(self, keeper: PoolHandle) -> None:
+    def _submit(self, handle: PoolHandle) -> None:
         name = f"j{len(self.jobs)}"
         self.jobs[name] = 1
         ask = asking(hold_until=self.clock.now + MINUTE)
-        assert 1 == len(keeper.receive([envelope(keeper, name, ask)]))
+        assert 1 == len(handle.receive([envelope(handle, name, ask)]))
 
-    def _again(self, keeper: PoolHandle) -> None:
+    def _again(self, handle: PoolHandle) -> None:
         if self.jobs:
             name = self.random.choice(sorted(self.jobs))
             self.jobs[name] += 1
             grew = HoldGrew(added=1_000, until=self.clock.now + MINUTE)
             message = self.random.choice((Withdraw(), grew))
-            assert 1 == len(keeper.receive([envelope(keeper, name, message, self.jobs[name])]))
+            assert 1 == len(handle.receive([envelope(handle, name, message, self.jobs[name])]))
 
-    def _report(self, keeper: PoolHandle) -> None:
+    def _report(self, handle: PoolHandle) -> None:
         node = self.random.choice(self.nodes)
-        orders = keeper.report(node.told()).result()
+        orders = handle.report(node.told()).result()
         assert orders is not None
         readings = [
             ran(
@@ -378,22 +378,22 @@ class Two:
             )
             for order in orders.leases
         ]
-        other = self.random.choice(self.keepers)
+        other = self.random.choice(self.handles)
         assert other.report(node.told(*readings)).result() is not None
 
-    def _decide(self, keeper: PoolHandle) -> None:
-        self.epoch = led(keeper)
-        written = keeper.write(self.epoch, decided(keeper, self.clock.now))
+    def _decide(self, handle: PoolHandle) -> None:
+        self.epoch = led(handle)
+        written = handle.write(self.epoch, decided(handle, self.clock.now))
         assert () == written.denied
 
     def check(self, connection: Connection, pool: str) -> None:
         """Whoever has just asked knows what a new process reads."""
-        for keeper in self.keepers:
-            keeper.expire()
+        for handle in self.handles:
+            handle.expire()
             with connection.transaction():
                 enter_pool(connection, pool)
                 fresh = loader.load_all(connection, pool, 0)
-            keeper.look(lambda known, fresh=fresh: check_same(known, fresh))  # type: ignore[misc]
+            handle.look(lambda known, fresh=fresh: check_same(known, fresh))  # type: ignore[misc]
 
 
 def test_two_processes_know_of_each_other(
@@ -442,16 +442,16 @@ def test_who_is_asked_about_is_known_although_a_leader_follows_meanwhile(
     clock, node = Clock(), Node1()
     with connected(database_url) as own:
         kept = PoolReplica(pool, Ears(), clock)
-        keeper = pool_on_connection(own, kept)
-        begin(keeper, node)
-        [lease] = placed(keeper).placed
-        keeper.report(node.told(ran(0, lease.fence))).result()
-        keeper.follow(POLICY, T0)
+        handle = pool_on_connection(own, kept)
+        begin(handle, node)
+        [lease] = placed(handle).placed
+        handle.report(node.told(ran(0, lease.fence))).result()
+        handle.follow(POLICY, T0)
         clock.now += 5 * SECOND
-        keeper.report(node.told(ran(5_000, lease.fence, exit=Exit.DONE))).result()
+        handle.report(node.told(ran(5_000, lease.fence, exit=Exit.DONE))).result()
 
         def do(work: PoolTransaction) -> tuple[core.PoolJob | None, core.PoolJob | None]:
-            keeper.follow(POLICY, clock.now)
+            handle.follow(POLICY, clock.now)
             return work.job(key("job")), work.job(lease.key)
 
         by_envelope = PoolCall(do, jobs=(key("job"),))
@@ -460,8 +460,8 @@ def test_who_is_asked_about_is_known_although_a_leader_follows_meanwhile(
             [(told, late)] = kept.run(own, [ask])
             assert told is not None, ask
             assert told == late
-        keeper.follow(POLICY, clock.now)
-        assert {} == keeper.look(lambda known: known.jobs), "then it is forgotten"
+        handle.follow(POLICY, clock.now)
+        assert {} == handle.look(lambda known: known.jobs), "then it is forgotten"
 
 
 def test_looking_does_not_wait_for_the_database(
@@ -495,14 +495,14 @@ def test_memory_that_contradicts_the_rows_is_read_anew(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Else whatever it was wrong about would fail for as long as the process lives."""
-    monkeypatch.setattr(keeper_module, "FRESH_READ_S", 0.0)
+    monkeypatch.setattr(pool_module, "FRESH_READ_S", 0.0)
     node, other = Node1(), Node1(N2)
-    with open_pool(lambda: connected(database_url), PoolReplica(pool, Ears(), Clock())) as keeper:
-        begin(keeper, node, other)
+    with open_pool(lambda: connected(database_url), PoolReplica(pool, Ears(), Clock())) as handle:
+        begin(handle, node, other)
         connection.execute("delete from nodes where pool_id = %s and node_id = %s", [pool, N1])
-        assert keeper.report(node.told()).result() is None
-        assert keeper.report(other.told()).result() is not None
-        assert [N2] == keeper.look(lambda known: [*known.machines])
+        assert handle.report(node.told()).result() is None
+        assert handle.report(other.told()).result() is not None
+        assert [N2] == handle.look(lambda known: [*known.machines])
     assert "is read anew" in caplog.text
 
 
@@ -530,8 +530,8 @@ def test_news_for_nodes_are_not_lost_with_the_transaction_that_found_them(
 @contextmanager
 def through(line: Proxy, pool: str) -> Iterator[PoolHandle]:
     """A pool kept by a thread, over a line that may fail."""
-    with open_pool(lambda: connected(line.url), PoolReplica(pool, Ears(), Clock())) as keeper:
-        yield keeper
+    with open_pool(lambda: connected(line.url), PoolReplica(pool, Ears(), Clock())) as handle:
+        yield handle
 
 
 def test_nothing_is_remembered_across_connections(
@@ -539,14 +539,14 @@ def test_nothing_is_remembered_across_connections(
 ) -> None:
     """Another server may have another history under the same number (D3)."""
     node = Node1()
-    with proxy(database_url) as line, through(line, pool) as keeper:
-        begin(keeper, node)
+    with proxy(database_url) as line, through(line, pool) as handle:
+        begin(handle, node)
         connection.execute("update nodes set wrong_clock = true where pool_id = %s", [pool])
-        keeper.expire()
-        assert not keeper.look(lambda known: known.machines[N1].wrong_clock)
+        handle.expire()
+        assert not handle.look(lambda known: known.machines[N1].wrong_clock)
         line.cut()
-        keeper.expire()
-        assert keeper.look(lambda known: known.machines[N1].wrong_clock)
+        handle.expire()
+        assert handle.look(lambda known: known.machines[N1].wrong_clock)
 
 
 def test_what_may_have_been_written_is_asked_again_and_happens_once(
@@ -554,21 +554,21 @@ def test_what_may_have_been_written_is_asked_again_and_happens_once(
 ) -> None:
     """The answer to every second commit is lost: messages, reports, terms, placements (D3)."""
     node = Node1()
-    with proxy(database_url) as line, through(line, pool) as keeper:
+    with proxy(database_url) as line, through(line, pool) as handle:
         line.loses = lambda number: number % 2 == 0
         for _ in range(2):
-            assert keeper.register(Node(id=N1, gpu_type="H100", gpus=2)) is None
-            keeper.report(node.told()).result()
-            assert 1 == led(keeper)
-        first, more = envelope(keeper, "job", asking()), envelope(keeper, "more", asking())
+            assert handle.register(Node(id=N1, gpu_type="H100", gpus=2)) is None
+            handle.report(node.told()).result()
+            assert 1 == led(handle)
+        first, more = envelope(handle, "job", asking()), envelope(handle, "more", asking())
         for one in (first, more):
-            assert [one] == keeper.receive([one])
+            assert [one] == handle.receive([one])
         for _ in range(2):
-            keeper.write(1, decided(keeper))
+            handle.write(1, decided(handle))
         for run_ms in (0, 5):
-            keeper.report(node.told(ran(run_ms, 1), ran(run_ms, 2))).result()
+            handle.report(node.told(ran(run_ms, 1), ran(run_ms, 2))).result()
         assert line.lost_commits > 3
-        fences = keeper.look(lambda known: {job.fence for job in known.jobs.values()})
+        fences = handle.look(lambda known: {job.fence for job in known.jobs.values()})
 
     assert {1, 2} == fences
     found = connection.execute(
@@ -628,10 +628,10 @@ def test_who_reads_a_large_pool_for_the_first_time_may_take_its_time(
             sql = "select from pg_stat_activity where pid = %s"
             return connection.execute(sql, [backend]).rowcount == 0
 
-        keeper = pool_on_connection(own, PoolReplica(pool, Ears()))
-        keeper.change(lambda work: time.sleep(0.7))
+        handle = pool_on_connection(own, PoolReplica(pool, Ears()))
+        handle.change(lambda work: time.sleep(0.7))
         with pytest.raises(OperationalError):
-            keeper.change(lambda work: eventually(is_cut_off))
+            handle.change(lambda work: eventually(is_cut_off))
 
 
 # The leader
@@ -707,16 +707,16 @@ def test_who_may_be_tried_again_later_is_although_nothing_else_happens(
 ) -> None:
     """A job that was lost at its start waits a moment; it passes without any news (S10)."""
     clock, node = Clock(), Node1()
-    with kept_at(database_url, pool, clock) as keeper:
-        leads = PoolLeader(keeper, POLICY, "one")
-        begin(keeper, node)
-        keeper.receive([envelope(keeper, "job", asking())])
+    with kept_at(database_url, pool, clock) as handle:
+        leads = PoolLeader(handle, POLICY, "one")
+        begin(handle, node)
+        handle.receive([envelope(handle, "job", asking())])
         leads._turn()
         assert {"job"} == runs(connection, pool)
-        keeper.report(node.told(ran(0, 1, exit=Exit.GONE))).result()
+        handle.report(node.told(ran(0, 1, exit=Exit.GONE))).result()
         for seconds, again in ((0, set()), (1, set()), (2, {"job"})):
             clock.now += seconds * SECOND
-            keeper.report(node.told()).result()
+            handle.report(node.told()).result()
             leads._turn()
             assert again == runs(connection, pool), seconds
 
@@ -724,8 +724,8 @@ def test_who_may_be_tried_again_later_is_although_nothing_else_happens(
 class Stopped(PoolHandle):
     """A process that is stopped before it writes what it has decided, until somebody lets it."""
 
-    def __init__(self, keeper: PoolHandle) -> None:
-        self.__dict__.update(keeper.__dict__)
+    def __init__(self, handle: PoolHandle) -> None:
+        self.__dict__.update(handle.__dict__)
         self.decided = threading.Event()
         self.may_write = threading.Event()
         self.written: Future[PlanOutcome] = Future()
@@ -754,11 +754,11 @@ def leading(url: str, pool: str, who: str) -> Iterator[PoolHandle]:
     """A process that leads a pool, or stands by."""
     ears = Ears()
     with (
-        open_pool(lambda: connected(url), PoolReplica(pool, ears)) as keeper,
-        PoolLeader(keeper, POLICY, who) as leader,
+        open_pool(lambda: connected(url), PoolReplica(pool, ears)) as handle,
+        PoolLeader(handle, POLICY, who) as leader,
     ):
         ears.leading = leader
-        yield keeper
+        yield handle
 
 
 def leads(connection: Connection, pool: str) -> tuple[int, str]:
@@ -775,24 +775,24 @@ def runs(connection: Connection, pool: str) -> set[str]:
 
 
 def come_to_run(
-    connection: Connection, keeper: PoolHandle, node: Node1, jobs: set[str], what: str
+    connection: Connection, handle: PoolHandle, node: Node1, jobs: set[str], what: str
 ) -> None:
     """Wait until these jobs run; meanwhile their node is heard of."""
 
     def run() -> bool:
-        keeper.report(node.told()).result()
-        return runs(connection, keeper.id) == jobs
+        handle.report(node.told()).result()
+        return runs(connection, handle.id) == jobs
 
     eventually(run, what)
 
 
-def queued(keeper: PoolHandle, connection: Connection, *jobs: str) -> None:
+def queued(handle: PoolHandle, connection: Connection, *jobs: str) -> None:
     """Jobs that have come just now, by the database's clock."""
     [(now,)] = connection.execute(
         "select (extract(epoch from clock_timestamp()) * 1000000)::bigint"
     ).fetchall()
     ask = asking(hold_until=now + 10 * MINUTE)
-    keeper.receive([envelope(keeper, job, ask) for job in jobs])
+    handle.receive([envelope(handle, job, ask) for job in jobs])
 
 
 @pytest.mark.slow
@@ -824,14 +824,14 @@ def test_a_leader_that_was_stopped_writes_nothing_when_it_goes_on(
 ) -> None:
     """Two believe to lead: the one whose term was over is denied (S11)."""
     node = Node1()
-    with open_pool(lambda: connected(database_url), PoolReplica(pool, Ears())) as keeper:
-        stopped = Stopped(keeper)
-        begin(keeper, node)
-        queued(keeper, connection, "a")
+    with open_pool(lambda: connected(database_url), PoolReplica(pool, Ears())) as handle:
+        stopped = Stopped(handle)
+        begin(handle, node)
+        queued(handle, connection, "a")
         with PoolLeader(stopped, POLICY, "one"), stopped.going_on():
             assert stopped.decided.wait(60)
             with leading(database_url, pool, "two"):
-                come_to_run(connection, keeper, node, {"a"}, "another has taken over")
+                come_to_run(connection, handle, node, {"a"}, "another has taken over")
                 stopped.may_write.set()
                 written = stopped.written.result(60)
 
@@ -842,8 +842,8 @@ def test_a_leader_that_was_stopped_writes_nothing_when_it_goes_on(
 class Refusing(PoolHandle):
     """A pool that cannot write the first decision."""
 
-    def __init__(self, keeper: PoolHandle) -> None:
-        self.__dict__.update(keeper.__dict__)
+    def __init__(self, handle: PoolHandle) -> None:
+        self.__dict__.update(handle.__dict__)
         self.refused = 0
 
     def write(
@@ -860,12 +860,12 @@ def test_what_could_not_be_written_is_decided_again(
     database_url: str, connection: Connection, pool: str
 ) -> None:
     """A leader that has carried something out in its memory alone forgets it (S11)."""
-    with open_pool(lambda: connected(database_url), PoolReplica(pool, Ears())) as keeper:
+    with open_pool(lambda: connected(database_url), PoolReplica(pool, Ears())) as handle:
         node = Node1()
-        begin(keeper, node)
-        queued(keeper, connection, "a")
-        refusing = Refusing(keeper)
+        begin(handle, node)
+        queued(handle, connection, "a")
+        refusing = Refusing(handle)
         with PoolLeader(refusing, POLICY, "one"):
-            come_to_run(connection, keeper, node, {"a"}, "it is written in the end")
+            come_to_run(connection, handle, node, {"a"}, "it is written in the end")
 
     assert 1 == refusing.refused

@@ -275,8 +275,8 @@ def test_what_is_set_aside_on_the_way_goes_with_it(connection: Connection) -> No
 
     _, open, _ = one.held()
     assert one.here.plans["job"].run_ms + 15_000 == open
-    keeper = one.drivers[one.there.pool].pool
-    assert [open] == keeper.look(lambda pool: [job.hold_micros for job in pool.jobs.values()])
+    handle = one.drivers[one.there.pool].pool
+    assert [open] == handle.look(lambda pool: [job.hold_micros for job in pool.jobs.values()])
     assert [] == disagreements(connection)
     one.finish("there", "here")
     assert () == contradictions(connection)

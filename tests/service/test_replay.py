@@ -46,7 +46,7 @@ POLICIES = (
 class Process(NamedTuple):
     """A process that keeps a pool, and leads it or stands by."""
 
-    keeper: PoolHandle
+    handle: PoolHandle
     leading: PoolLeader
 
 
@@ -56,17 +56,17 @@ class Game:
     def __init__(self, url: str, pool: str, seed: str, stack: ExitStack) -> None:
         self.random = Random(seed)
         self.clock = Clock()
-        keepers = [stack.enter_context(kept_at(url, pool, self.clock)) for _ in range(2)]
+        handles = [stack.enter_context(kept_at(url, pool, self.clock)) for _ in range(2)]
         self.processes = [
-            Process(keeper, PoolLeader(keeper, POLICIES[0], f"process {number}"))
-            for number, keeper in enumerate(keepers)
+            Process(handle, PoolLeader(handle, POLICIES[0], f"process {number}"))
+            for number, handle in enumerate(handles)
         ]
         self.pool = pool
         self.nodes = [Node1(NodeId(f"n{number}")) for number in range(3)]
         self.jobs: dict[tuple[str, str], int] = {}  # messages sent about each
         for node in self.nodes:
-            assert keepers[0].register(Node(id=node.node, gpu_type="H100", gpus=4)) is None
-            keepers[0].report(node.told()).result()
+            assert handles[0].register(Node(id=node.node, gpu_type="H100", gpus=4)) is None
+            handles[0].report(node.told()).result()
 
     def act(self) -> None:
         """Let somebody do something."""
@@ -110,7 +110,7 @@ class Game:
 
     def _send(self, process: Process, org: str, name: str, n: int, message: object) -> None:
         envelope = Envelope(org, self.pool, JobId(name), n, message, T0)  # type: ignore[arg-type]
-        process.keeper.receive([envelope])
+        process.handle.receive([envelope])
 
     def _again(self, process: Process) -> None:
         if self.jobs:
@@ -122,7 +122,7 @@ class Game:
 
     def _report(self, process: Process) -> None:
         for node in self.nodes:
-            orders = process.keeper.report(node.told()).result()
+            orders = process.handle.report(node.told()).result()
             assert orders is not None
             readings = [
                 ran(
@@ -134,7 +134,7 @@ class Game:
                 )
                 for order in orders.leases
             ]
-            process.keeper.report(node.told(*readings)).result()
+            process.handle.report(node.told(*readings)).result()
 
     def _turn(self, process: Process) -> None:
         process.leading._turn()
@@ -153,7 +153,7 @@ class Game:
 
     def _other(self, process: Process) -> None:
         """Another policy is put in force, in a process that begins anew."""
-        process.keeper.unfollow()
+        process.handle.unfollow()
         process.leading._policy = self.random.choice(POLICIES)
 
 

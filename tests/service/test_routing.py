@@ -44,7 +44,7 @@ class Scheduler:
         self.asked: list[tuple[Question, Future[tuple[Prospect, float]]]] = []
         self.waits = False
         self.is_resting = False
-        self.pool = Pool()  # as its keeper has it
+        self.pool = Pool()  # as its handle has it
         self.idle_for = 0  # since the last transaction of the pool
 
     def look_now(self, at: Callable[[Pool, Instant], Any]) -> Any:
@@ -302,13 +302,13 @@ class Answering:
 
     def ask(self, question: Any) -> "Future[Any]":
         now = self.one.clock.now
-        follower, _ = self.keeper.follow(POLICY, now)
+        follower, _ = self.handle.follow(POLICY, now)
         answer: Future[Any] = Future()
         answer.set_result(question(follower.cluster, now))
         return answer
 
     @property
-    def keeper(self) -> Any:
+    def handle(self) -> Any:
         return self.one.drivers[self.pool].pool
 
 

@@ -66,12 +66,12 @@ SCALER = "tests.support.scaler_process"
 class Pools:
     """The one pool that a process serves."""
 
-    keeper: PoolHandle
+    handle: PoolHandle
     leading: PoolLeader
 
     @property
     def handles(self) -> dict[str, PoolHandle]:
-        return {self.keeper.id: self.keeper}
+        return {self.handle.id: self.handle}
 
     def leader_of(self, pool: str) -> PoolLeader:
         return self.leading
@@ -82,7 +82,7 @@ class Process:
 
     def __init__(self, connection: Connection, pools: Pools, hook: CommandHook) -> None:
         self.connection = connection
-        self.keeper = pools.keeper
+        self.handle = pools.handle
         self.pools = pools
         self.scaler = Scaler(pools, lambda: connection, hook)
 
@@ -96,7 +96,7 @@ class Process:
         return self.orders()
 
     def orders(self) -> list[NodeOrder]:
-        return store.latest_orders(self.connection, self.keeper.id)
+        return store.latest_orders(self.connection, self.handle.id)
 
     def comes_to(self, *states: OrderState) -> list[NodeOrder]:
         """Look until orders have got so far."""
@@ -109,10 +109,10 @@ class Process:
 
     def queue(self, job: str, **given: Any) -> None:
         until = {"hold_until": T0 + 10 * HOUR}
-        self.keeper.receive([envelope(self.keeper, job, asking(**{**until, **given}))])
+        self.handle.receive([envelope(self.handle, job, asking(**{**until, **given}))])
 
     def node(self, name: str) -> NodeState | None:
-        machine = self.keeper.look(lambda pool: pool.machines.get(NodeId(name)))
+        machine = self.handle.look(lambda pool: pool.machines.get(NodeId(name)))
         return None if machine is None else machine.node.state
 
 
@@ -136,11 +136,11 @@ class World:
         with (
             open_pool(
                 lambda: connected(self.url), PoolReplica(self.pool, ears, self.clock)
-            ) as keeper,
-            PoolLeader(keeper, POLICY, who) as leading,
+            ) as handle,
+            PoolLeader(handle, POLICY, who) as leading,
         ):
             ears.leading = leading
-            process = Process(self._connection, Pools(keeper, leading), hook)
+            process = Process(self._connection, Pools(handle, leading), hook)
             try:
                 yield process.leads()
             finally:
@@ -186,7 +186,7 @@ def test_a_node_is_ordered_comes_works_is_drained_and_given_back(world: World) -
     """Only what was ordered goes; the queue, the order, the lease and the node settle."""
     own = Node1(NodeId("own"))
     with world.process() as process:
-        begin(process.keeper, own)
+        begin(process.handle, own)
         process.queue("gang", spec=replace(asking().spec, shape=_gang(2)), hold_micros=240_000)
         [order] = process.comes_to(OrderState.CONFIRMED)
         assert NodeState.ON_ORDER is process.node(order.node.id)
@@ -201,20 +201,20 @@ def test_a_node_is_ordered_comes_works_is_drained_and_given_back(world: World) -
         assert [order.id] == [one.id for one in process.look()], "what is on order is counted on"
 
         agent = Node1(order.node.id)
-        begin(process.keeper, agent)
+        begin(process.handle, agent)
         process.comes_to(OrderState.READY)
-        process.keeper.report(own.told()).result()
+        process.handle.report(own.told()).result()
         lease = _lease(process)
         world.clock.now += 10 * SECOND
         for node in (own, agent):
-            process.keeper.report(node.told(ran(9_000, lease, exit=Exit.DONE))).result()
+            process.handle.report(node.told(ran(9_000, lease, exit=Exit.DONE))).result()
 
         _pass(world, process, own, agent)
         [order] = process.comes_to(OrderState.GONE)
         assert RemovalReason.DRAINED is order.removal_reason
         assert order.cost(0) > 0
         assert (None, NodeState.READY) == (process.node(order.node.id), process.node("own"))
-        assert [] == process.keeper.look(lambda pool: list(pool.live))
+        assert [] == process.handle.look(lambda pool: list(pool.live))
 
     assert [] == world.provided
     assert 1 == len(world.asked("order"))
@@ -225,7 +225,7 @@ def _pass(world: World, process: Process, *nodes: Node1) -> None:
     for _ in range(12):
         world.clock.now += 10 * SECOND
         for node in nodes:
-            process.keeper.report(node.told()).result()
+            process.handle.report(node.told()).result()
         process.look()
 
 
@@ -234,8 +234,8 @@ def _gang(tasks: int) -> Any:
 
 
 def _lease(process: Process) -> int:
-    eventually(lambda: bool(process.keeper.look(lambda pool: list(pool.live))), "it has a lease")
-    [fence] = process.keeper.look(lambda pool: list(pool.live))
+    eventually(lambda: bool(process.handle.look(lambda pool: list(pool.live))), "it has a lease")
+    [fence] = process.handle.look(lambda pool: list(pool.live))
     return fence
 
 
@@ -303,10 +303,10 @@ def test_what_was_refused_is_ordered_again_after_ever_longer_pauses(world: World
         process.comes_to(OrderState.GONE)
         for times in (1, 2, 3):
             world.clock.now += (SCALE.every << times) - SECOND
-            process.keeper.expire()
+            process.handle.expire()
             assert times == len(process.look()), "not yet"
             world.clock.now += SCALE.every
-            process.keeper.expire()
+            process.handle.expire()
             process.comes_to(*[OrderState.GONE] * (times + 1))
 
 
@@ -317,11 +317,11 @@ def test_what_has_come_after_all_is_ordered_without_a_pause(world: World) -> Non
         with world.doing("refuse"):
             process.comes_to(OrderState.GONE)
         world.clock.now += SCALE.every << 1
-        process.keeper.expire()
+        process.handle.expire()
         orders = process.comes_to(OrderState.GONE, OrderState.CONFIRMED)
         assert process.scaler._memories[world.pool].pauses
         [coming] = [one for one in orders if one.state is OrderState.CONFIRMED]
-        process.keeper.report(Node1(coming.node.id).told()).result()
+        process.handle.report(Node1(coming.node.id).told()).result()
         process.comes_to(OrderState.GONE, OrderState.READY)
         assert {} == process.scaler._memories[world.pool].pauses
 
@@ -352,7 +352,7 @@ def test_who_has_been_replaced_orders_nothing(world: World) -> None:
             process.scaler._memories[world.pool] = scaling._LeaderMemory(stale, since=T0)
             with pytest.raises(scaling._LedByAnother):
                 process.scaler._order(
-                    process.keeper, process.scaler._memories[world.pool], [], [ORDER]
+                    process.handle, process.scaler._memories[world.pool], [], [ORDER]
                 )
 
     assert ([], []) == (process.orders(), world.asked("order"))
@@ -374,7 +374,7 @@ def test_what_was_said_to_an_earlier_leader_is_not_said_now(world: World) -> Non
         eventually(lambda: not process.scaler._pending, "it was told that there is none")
         (world.folder / "refuse").unlink()
         world.clock.now += LEADER_TERM
-        with PoolLeader(process.keeper, POLICY, "one") as again:
+        with PoolLeader(process.handle, POLICY, "one") as again:
             process.pools.leading = again
             again.wake()
             process.leads()
@@ -422,7 +422,7 @@ def test_a_node_that_has_vanished_is_asked_for_again(world: World) -> None:
         process.queue("job")
         [order] = process.comes_to(OrderState.CONFIRMED)
         agent = Node1(order.node.id)
-        begin(process.keeper, agent)
+        begin(process.handle, agent)
         process.comes_to(OrderState.READY)
         (world.folder / "nodes" / order.id).unlink()
         process.look()
@@ -556,9 +556,9 @@ def test_whoever_is_killed_is_followed_by_one_who_goes_on(
 ) -> None:
     """Between advice and order, order and question, answer and note: one order, one node."""
     store.set_scale(connection, world.pool, replace(SCALE, every=SECOND), T0)
-    keeper = pool_on_connection(connection, PoolReplica(world.pool, Ears()))
+    handle = pool_on_connection(connection, PoolReplica(world.pool, Ears()))
     until = money_time(connection) + HOUR
-    keeper.receive([envelope(keeper, "job", asking(hold_until=until))])
+    handle.receive([envelope(handle, "job", asking(hold_until=until))])
     if state is OrderState.GONE:  # and nothing is ordered in its place
         (world.folder / "refuse").touch()
     with scaler(world, "one", point) as first:
@@ -600,8 +600,8 @@ def test_others_hear_that_a_node_has_gone_and_what_went_wrong_on_one(
         other.expire()
         with kept_at(database_url, world.pool, world.clock) as third:
             third.expire()
-            for keeper in (one, other, third):
-                machines = keeper.look(lambda pool: dict(pool.machines))
+            for handle in (one, other, third):
+                machines = handle.look(lambda pool: dict(pool.machines))
                 assert {"stays": trouble} == {name: it.trouble for name, it in machines.items()}
         one.report(Node1(NodeId("stays")).told()).result()
         one.change(lambda work: set_node_state(work, NodeId("stays"), NodeState.READY))

@@ -128,7 +128,7 @@ class World:
             time.sleep(self.chance.choice((0.2, 2.5)))
 
     def kill_server(self) -> None:
-        """Kill PostgreSQL's first process; its keeper starts another."""
+        """Kill PostgreSQL's first process; the supervisor starts another."""
         assert self.database.embedded is not None
         running = self.database.embedded.ensure()
         os.kill(running.postgres_pid, signal.SIGKILL)

@@ -18,11 +18,11 @@ def main(url: str, pool: str, folder: Path, who: str) -> None:
     ears = Ears()
     hook = CommandHook((sys.executable, "-I", "-S", str(PROVIDER), str(folder)))
     with (
-        open_pool(lambda: connected(url), PoolReplica(pool, ears)) as keeper,
-        PoolLeader(keeper, POLICY, who) as leading,
+        open_pool(lambda: connected(url), PoolReplica(pool, ears)) as handle,
+        PoolLeader(handle, POLICY, who) as leading,
     ):
         ears.leading = leading
-        with scaling_pools(Pools(keeper, leading), lambda: connected(url), hook, 0.1):
+        with scaling_pools(Pools(handle, leading), lambda: connected(url), hook, 0.1):
             Event().wait()
 
 

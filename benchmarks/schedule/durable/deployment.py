@@ -147,8 +147,8 @@ class Deployment:
 
     def describe_progress(self, jobs: int) -> str:
         """Describe the progress of a load of this many jobs, as recorded by the pool."""
-        keeper = self.pools.handles[POOL]
-        count = keeper.look(lambda pool: Counter(map(_state, pool.jobs.values())))
+        handle = self.pools.handles[POOL]
+        count = handle.look(lambda pool: Counter(map(_state, pool.jobs.values())))
         counts = ", ".join(f"{many:,} {state}" for state, many in sorted(count.items()))
         return f"of {jobs:,} jobs {counts or 'none is in the pool'}"
 
@@ -270,9 +270,9 @@ def deploy(server: Database, setup: LoadSetup) -> Iterator[Deployment]:
             ) as pools,
         ):
             pools.add(POOL)
-            keeper = pools.handles[POOL]
+            handle = pools.handles[POOL]
             with ThreadPoolExecutor(64) as many:
-                list(many.map(keeper.register, setup.snapshot.nodes))
+                list(many.map(handle.register, setup.snapshot.nodes))
             yield Deployment(database, connection, ledger, pools)
 
 

@@ -54,7 +54,7 @@ class SimulatedNodes:
     def __init__(self, pools: Pools, pool: str, nodes: Sequence[Node], run_time: RunTime) -> None:
         self._pools = pools
         self._pool = pool
-        self._keeper = pools.handles[pool]
+        self._handle = pools.handles[pool]
         self._run_time = run_time
         self._machines = {node.id: _Machine(node) for node in nodes}
         self._timers: list[tuple[Instant, int, NodeId, int]] = []  # fence 0: time to report
@@ -176,11 +176,11 @@ class SimulatedNodes:
             machine.has_changed = machine.has_news = False
             machine.held_orders = None
             report = machine.report = self._make_report(machine, now)
-            request: Future[Any] = self._keeper.report(report)
+            request: Future[Any] = self._handle.report(report)
             self._set_timer(now + rules.REPORT_INTERVAL, machine, 0)
         elif machine.has_news and machine.report is not None:
             machine.has_news = False
-            request = self._keeper.answer(machine.report)
+            request = self._handle.answer(machine.report)
         else:
             return
         machine.has_open_request = True

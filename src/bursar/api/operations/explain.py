@@ -51,9 +51,9 @@ LOST_MAX_MICROS: Final = CREDIT  # of lost work per emptied node, by default
 
 async def scheduler_of(service: Service, pool: str) -> PoolLeader:
     """The leader or standby of a pool in this process; its cluster answers questions."""
-    keeper = await find_pool(service, pool)
+    handle = await find_pool(service, pool)
     assert service.pools is not None
-    return service.pools.leader_of(keeper.id)
+    return service.pools.leader_of(handle.id)
 
 
 @operations.get(
@@ -126,8 +126,8 @@ async def _payable_types(service: Service, org: str, job: JobView) -> frozenset[
     """The GPU types of a job's pool that have a price for the job, without those that the job asks
     for in vain: its hold has no rate for them.
     """
-    keeper = await find_pool(service, job.pool)
-    types = keeper.look(lambda pool: {machine.node.gpu_type for machine in pool.machines.values()})
+    handle = await find_pool(service, job.pool)
+    types = handle.look(lambda pool: {machine.node.gpu_type for machine in pool.machines.values()})
     request = json.loads(job.request or "{}")
     context = pricing_context(request, tuple(sorted(types)))
     seen = await service.read(lambda reader: LedgerReads(reader).priced_types(org, context))

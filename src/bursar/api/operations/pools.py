@@ -94,8 +94,8 @@ async def create_pool(call: Call, body: PoolRequest) -> Response:
     return json_response(document, 201 if new else 200)
 
 
-def _render_pool(keeper: PoolHandle) -> PoolResponse:
-    return keeper.look_now(lambda pool, now: PoolResponse.from_core(keeper.id, pool, now))
+def _render_pool(handle: PoolHandle) -> PoolResponse:
+    return handle.look_now(lambda pool, now: PoolResponse.from_core(handle.id, pool, now))
 
 
 @operations.get(
@@ -108,8 +108,8 @@ def _render_pool(keeper: PoolHandle) -> PoolResponse:
 async def list_pools(call: Call) -> Response:
     """Return all pools with their GPUs and queues."""
     service = call.service
-    keepers = {} if service.pools is None else dict(service.pools.handles)
-    document = PoolsResponse(pools=[_render_pool(keepers[name]) for name in sorted(keepers)])
+    handles = {} if service.pools is None else dict(service.pools.handles)
+    document = PoolsResponse(pools=[_render_pool(handles[name]) for name in sorted(handles)])
     return json_response(document)
 
 
@@ -126,13 +126,13 @@ async def list_pools(call: Call) -> Response:
 )
 async def list_nodes(call: Call, pool: Name) -> Response:
     """Return the nodes of a pool and what is in use on them."""
-    keeper = await find_pool(call.service, pool)
+    handle = await find_pool(call.service, pool)
 
     def look(seen: Pool, now: Instant) -> list[NodeResponse]:
         machines = (seen.machines[name] for name in sorted(seen.machines))
         return [NodeResponse.from_core(seen, machine, now) for machine in machines]
 
-    return json_response(NodesResponse(nodes=keeper.look_now(look)))
+    return json_response(NodesResponse(nodes=handle.look_now(look)))
 
 
 @operations.put(
@@ -147,15 +147,15 @@ async def list_nodes(call: Call, pool: Name) -> Response:
 )
 async def register_node(call: Call, pool: Name, node: Name, body: NodeRequest) -> Response:
     """Register a node, or change its description. The state that an operator has set stays."""
-    service, keeper = await _pool_of_node(call, pool, node)
-    known = keeper.look(lambda seen: seen.machines.get(NodeId(node)))
+    service, handle = await _pool_of_node(call, pool, node)
+    known = handle.look(lambda seen: seen.machines.get(NodeId(node)))
     if known is None and await service.read(lambda reader: is_given_back(reader, pool, node)):
         raise CallFailed("node_returned", f"{node!r}: the order of this node was cancelled")
     described = body.to_core(node)
-    denied = await asyncio.to_thread(keeper.register, described)
+    denied = await asyncio.to_thread(handle.register, described)
     if denied is not None:
         raise CallFailed(denied, f"{node!r} cannot have other GPUs while something runs there")
-    return _node_response(keeper, node)
+    return _node_response(handle, node)
 
 
 @operations.post(
@@ -171,14 +171,14 @@ async def set_state(call: Call, pool: Name, node: Name, body: NodeStateRequest) 
     """Stop starting jobs on a node (`draining`), or start them again (`ready`). This also ends a
     quarantine.
     """
-    keeper = await find_pool(call.service, pool)
+    handle = await find_pool(call.service, pool)
     state = NodeState(body.state)
     used = await asyncio.to_thread(
-        keeper.change, lambda work: set_node_state(work, NodeId(node), state)
+        handle.change, lambda work: set_node_state(work, NodeId(node), state)
     )
     if not used:
         raise CallFailed("not_found", f"pool {pool!r} has no node {node!r}")
-    return _node_response(keeper, node)
+    return _node_response(handle, node)
 
 
 @operations.post(
@@ -195,20 +195,20 @@ async def reset_node(call: Call, pool: Name, node: Name, body: EmptyBody | None 
     than the last one, as after the disk of a node was replaced or its key was misused. The node
     must have no lease.
     """
-    keeper = await find_pool(call.service, pool)
-    denied = await asyncio.to_thread(keeper.change, lambda work: reset_reports(work, NodeId(node)))
+    handle = await find_pool(call.service, pool)
+    denied = await asyncio.to_thread(handle.change, lambda work: reset_reports(work, NodeId(node)))
     if denied is Denied.NODE_UNKNOWN:
         raise CallFailed("not_found", f"pool {pool!r} has no node {node!r}")
     if denied is not None:
         raise CallFailed(denied, f"{node!r} has leases: revoke a misused key and wait 20 seconds")
-    return _node_response(keeper, node)
+    return _node_response(handle, node)
 
 
-def _node_response(keeper: PoolHandle, node: str) -> Response:
+def _node_response(handle: PoolHandle, node: str) -> Response:
     def look(seen: Pool, now: Instant) -> NodeResponse:
         return NodeResponse.from_core(seen, seen.machines[NodeId(node)], now)
 
-    return json_response(keeper.look_now(look))
+    return json_response(handle.look_now(look))
 
 
 @operations.post(
@@ -226,20 +226,20 @@ async def report_node(
     """Report what runs on a node. The response lists all leases of the node. With `wait_ms`, it
     waits for news.
     """
-    service, keeper = await _pool_of_node(call, pool, node)
-    orders = await _take_report(service, keeper, body.to_core(node), wait_ms)
+    service, handle = await _pool_of_node(call, pool, node)
+    orders = await _take_report(service, handle, body.to_core(node), wait_ms)
     return json_response(ReportResponse.from_core(orders))
 
 
 async def _take_report(
-    service: Service, keeper: PoolHandle, report: NodeReport, wait_ms: int
+    service: Service, handle: PoolHandle, report: NodeReport, wait_ms: int
 ) -> LeaseOrders | None:
     """The answer to a report; it waits for news of the node, unless it brings some itself."""
     loop, news = asyncio.get_running_loop(), asyncio.Event()
     assert service.pools is not None
     call = partial(loop.call_soon_threadsafe, news.set)
-    with service.pools.waiting_for_orders(keeper.id, report.node, call) as waiting:
-        orders = await asyncio.wrap_future(keeper.report(report))
+    with service.pools.waiting_for_orders(handle.id, report.node, call) as waiting:
+        orders = await asyncio.wrap_future(handle.report(report))
         if orders is None or wait_ms == 0 or waiting.is_dismissed or has_news(report, orders):
             return orders
         try:
@@ -248,7 +248,7 @@ async def _take_report(
             return orders
         if waiting.is_dismissed:
             return orders
-        return await asyncio.wrap_future(keeper.answer(report))
+        return await asyncio.wrap_future(handle.answer(report))
 
 
 @operations.post(
@@ -262,10 +262,10 @@ async def _take_report(
 )
 async def upload_log(call: Call, pool: Name, node: Name, body: LogRequest) -> Response:
     """Store a part of what a process has printed. The response says where the next part starts."""
-    service, keeper = await _pool_of_node(call, pool, node)
+    service, handle = await _pool_of_node(call, pool, node)
     part = Part(body.fence, body.offset, body.size, body.text, body.last)
     end = await service.run_in_thread(
-        lambda connection: keep_log(connection, keeper.id, node, part)
+        lambda connection: keep_log(connection, handle.id, node, part)
     )
     if end is None:
         raise CallFailed("not_found", f"node {node!r} has no lease {body.fence}")
@@ -273,7 +273,7 @@ async def upload_log(call: Call, pool: Name, node: Name, body: LogRequest) -> Re
     if ppm is not None:
         fence = body.fence
         await service.run_in_thread(
-            lambda connection: keep_progress_now(connection, keeper.id, node, fence, ppm)
+            lambda connection: keep_progress_now(connection, handle.id, node, fence, ppm)
         )
     return json_response(LogResponse(offset=end))
 
@@ -298,8 +298,8 @@ async def find_finished_jobs(
     call: Call, pool: Name, node: Name, body: FinishedJobsRequest
 ) -> Response:
     """Return which of the given jobs have finished. The node may remove their files."""
-    service, keeper = await _pool_of_node(call, pool, node)
+    service, handle = await _pool_of_node(call, pool, node)
     jobs = [(job.org, job.job) for job in body.jobs]
-    finished = await service.read(lambda reader: over_for_ms(reader, keeper.id, node, jobs))
+    finished = await service.read(lambda reader: over_for_ms(reader, handle.id, node, jobs))
     items = [FinishedJob(org=org, job=job, finished_ms_ago=span) for org, job, span in finished]
     return json_response(FinishedJobsResponse(jobs=items))

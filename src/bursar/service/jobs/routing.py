@@ -114,7 +114,7 @@ class _Outlook:
             return self._known is not None and (at_s < self._good_until or at_s <= self._at)
 
     def refresh(
-        self, explaining: Explaining, keeper: PoolHandle, *, anew: bool
+        self, explaining: Explaining, handle: PoolHandle, *, anew: bool
     ) -> "Future[None] | None":
         """Start a measurement if one is due. Returns what to wait for if the last one is too old.
 
@@ -124,7 +124,7 @@ class _Outlook:
             now = self._ticks()
             if self._pending is None and now >= self._again_at:
                 self._pending = Future()
-                seen = keeper.look_now(self._look_at_rest) if explaining.is_resting else None
+                seen = handle.look_now(self._look_at_rest) if explaining.is_resting else None
                 answer = explaining.ask(self._look) if seen is None else _there(seen)
                 answer.add_done_callback(partial(self._take_answer, self._pending))
             old = self._known is None or now > self._at + OLD_S
@@ -337,9 +337,9 @@ class Moves:
 
     def _waits(self, movable: Movable, now: Instant) -> WaitingJob | None:
         """A job as its pool knows it, if it waits there and has not begun."""
-        keeper = self._pools.handles.get(movable.pool)
+        handle = self._pools.handles.get(movable.pool)
         key = movable.org, movable.job
-        job = None if keeper is None else keeper.look(partial(_waiting, key=key))
+        job = None if handle is None else handle.look(partial(_waiting, key=key))
         if job is None:
             return None
         here = next(

@@ -125,11 +125,11 @@ class Pools:
     def _attend(self, status: PoolStatus, now: Instant) -> None:
         """Let a pool that rests here be led if it needs a leader, or else read what has changed."""
         if self._leaders[status.id].is_resting:
-            keeper = self._handles[status.id]
+            handle = self._handles[status.id]
             if status.leader_due_at <= now:
                 self._leaders[status.id].wake()
-            elif status.version != keeper.version:
-                keeper.catch_up()
+            elif status.version != handle.version:
+                handle.catch_up()
 
     @contextmanager
     def _polling(self, connection: Connection) -> Iterator[Task]:
@@ -138,9 +138,9 @@ class Pools:
     def _serve(self, pool: PoolId) -> None:
         notifier = _PoolNotifier(self, pool)
         replica = PoolReplica(pool, notifier, self._clock)
-        keeper = self._open.enter_context(open_shared_pool(self._connections, replica))
-        self._handles[pool] = keeper
-        notifier.leader = self._leaders[pool] = PoolLeader(keeper, self._policy, self._process)
+        handle = self._open.enter_context(open_shared_pool(self._connections, replica))
+        self._handles[pool] = handle
+        notifier.leader = self._leaders[pool] = PoolLeader(handle, self._policy, self._process)
         self._open.enter_context(notifier.leader)
 
     def leader_of(self, pool: PoolId) -> PoolLeader:

@@ -64,12 +64,12 @@ def _not_leading(pool: str) -> Busy:
 class PoolLeader:
     """Leads a pool, or stands by, with a thread of its own unless there is nothing to do."""
 
-    def __init__(self, keeper: PoolHandle, policy: PoolPolicy, who: str) -> None:
-        self._keeper = keeper
+    def __init__(self, handle: PoolHandle, policy: PoolPolicy, who: str) -> None:
+        self._handle = handle
         self._policy = policy
         self._who = who
         self._worker = Worker(
-            f"leader-{keeper.id}",
+            f"leader-{handle.id}",
             self._leading,
             interval_s=RENEW_INTERVAL_S,
             retry_s=RENEW_INTERVAL_S,
@@ -97,7 +97,7 @@ class PoolLeader:
         trace: TracebackType | None,
     ) -> None:
         self._worker.stop()
-        self._fail_questions(_not_leading(self._keeper.id))  # asked between two sessions
+        self._fail_questions(_not_leading(self._handle.id))  # asked between two sessions
 
     def leave(self) -> None:
         """Lead no more; returns at once."""
@@ -136,7 +136,7 @@ class PoolLeader:
         self._questions.append(_Question(question, answer))
         self.wake()
         if self._worker.is_stopping:  # the thread may have ended before it saw the question
-            self._fail_questions(_not_leading(self._keeper.id))
+            self._fail_questions(_not_leading(self._handle.id))
         return answer
 
     @contextmanager
@@ -146,14 +146,14 @@ class PoolLeader:
         try:
             yield self._take_turn
         except Exception as error:
-            self._keeper.unfollow()
+            self._handle.unfollow()
             self._renew_at = 0.0
             if not self._worker.is_stopping:
                 self._fail_questions(error)
             raise
         finally:
             if self._worker.is_stopping:
-                self._fail_questions(_not_leading(self._keeper.id))
+                self._fail_questions(_not_leading(self._handle.id))
 
     def _take_turn(self, turn: Turn) -> float:
         if turn.is_poll:
@@ -183,10 +183,10 @@ class PoolLeader:
         it; what was decided in the belief to lead is refused where it is written.
         """
         if time.monotonic() >= self._renew_at:
-            epoch, now = self._keeper.lead(self._who, anyway=self._wanted)
+            epoch, now = self._handle.lead(self._who, anyway=self._wanted)
             self._renew_at = 0.0 if epoch is None else time.monotonic() + RENEW_INTERVAL_S
             return epoch, now
-        return self._epoch, self._keeper.look(lambda pool: pool.now)
+        return self._epoch, self._handle.look(lambda pool: pool.now)
 
     def _turn(self) -> float | None:
         """Lead for another moment; how long nothing has to be done, in seconds, or None: at all."""
@@ -208,7 +208,7 @@ class PoolLeader:
 
     def _follow_pool(self, now: Instant) -> ClusterMirror:
         """A cluster that has caught up with the pool."""
-        follower, news = self._keeper.follow(self._policy, now)
+        follower, news = self._handle.follow(self._policy, now)
         self._news = self._news or news
         return follower
 
@@ -224,7 +224,7 @@ class PoolLeader:
     def _expire(self) -> None:
         if time.monotonic() >= self._expires_at:
             self._expires_at = time.monotonic() + EXPIRE_INTERVAL_S
-            self._keeper.expire()
+            self._handle.expire()
 
     def _round(self, follower: ClusterMirror, epoch: int, now: Instant) -> float:
         """Decide, and write what was decided; how long nothing has to be done.
@@ -255,7 +255,7 @@ class PoolLeader:
             return True
         self._audit_at = time.monotonic() + AUDIT_INTERVAL_S
         failpoint("leader.planned")
-        written = self._keeper.write(
+        written = self._handle.write(
             epoch, decisions, AuditRecord(recorder.take(), self._last_audit_event)
         )
         failpoint("leader.written")
@@ -264,21 +264,21 @@ class PoolLeader:
         self._denials = self._denials + 1 if written.denied else 0
         if written.denied:
             say = _log.warning if self._denials > 3 else _log.info
-            say("pool %s is planned anew: %s", self._keeper.id, written.denied[0])
-            self._keeper.unfollow()
+            say("pool %s is planned anew: %s", self._handle.id, written.denied[0])
+            self._handle.unfollow()
             self._renew_at = 0.0
         return not written.denied
 
     def _may_rest(self, epoch: int | None, now: Instant) -> bool:
         """Whether nothing has to be done until the next call; a leader writes that down."""
-        active = self._keeper.look(lambda pool: bool(pool.hold_ends or pool.live))
+        active = self._handle.look(lambda pool: bool(pool.hold_ends or pool.live))
         undecided = self._news and epoch is not None
         if active or undecided or self._wanted:
             self._rests_at = time.monotonic() + REST_AFTER_S
             return False
         if epoch is None:
-            return self._keeper.look(lambda pool: now < pool.leader_due_at)
+            return self._handle.look(lambda pool: now < pool.leader_due_at)
         if time.monotonic() < self._rests_at:
             return False
         self._audit_at = 0.0  # what waits is noted
-        return self._write(self._follow_pool(now), epoch, ()) and self._keeper.rest(epoch, NEVER)
+        return self._write(self._follow_pool(now), epoch, ()) and self._handle.rest(epoch, NEVER)

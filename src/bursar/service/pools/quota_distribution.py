@@ -98,10 +98,10 @@ class QuotaDistributor:
 
     def orgs_in_need(self) -> set[OrgId]:
         """Orgs of which more is wanted in a pool than it has."""
-        keepers = list(self._pools.values())
+        handles = list(self._pools.values())
         return {
             org
-            for handle in keepers
+            for handle in handles
             for org in handle.look(lambda pool: pool.quota_usage.orgs_to_divide())
         }
 
@@ -123,8 +123,8 @@ class QuotaDistributor:
         """Divide an org's quotas among the pools, as far as that can be done by now."""
         for _ in range(ROUNDS_MAX):
             seen = {
-                name: keeper.look(lambda pool: pool.quota_usage.report_of(org))
-                for name, keeper in list(self._pools.items())
+                name: handle.look(lambda pool: pool.quota_usage.report_of(org))
+                for name, handle in list(self._pools.items())
             }
             untold = self._undelivered(self._divide_and_store(org, seen), seen)
             if not untold:

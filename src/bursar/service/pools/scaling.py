@@ -176,11 +176,11 @@ class Scaler:
         """Look at all pools once; whether an order is under way."""
         moving = False
         for pool, scale in store.scales(connection).items():
-            keeper = self._pools.handles.get(pool)
-            if keeper is None:
+            handle = self._pools.handles.get(pool)
+            if handle is None:
                 continue
             try:
-                orders = self._poll_pool(connection, keeper, scale)
+                orders = self._poll_pool(connection, handle, scale)
                 moving = moving or any(order.state is not OrderState.READY for order in orders)
             except Fault as fault:
                 _log.warning("orders of pool %s have to wait: %s", pool, fault)
@@ -189,40 +189,40 @@ class Scaler:
         return moving
 
     def _poll_pool(
-        self, connection: Connection, keeper: PoolHandle, scale: Scale
+        self, connection: Connection, handle: PoolHandle, scale: Scale
     ) -> list[NodeOrder]:
         """Look at one pool; its orders that are not over."""
-        leading = self._pools.leader_of(keeper.id)
+        leading = self._pools.leader_of(handle.id)
         epoch = leading.epoch  # before orders are read: who leads by then wrote the last of them
-        orders = store.live_orders(connection, keeper.id)
+        orders = store.live_orders(connection, handle.id)
         if orders:
             leading.request_leader()  # a pool where nothing runs has nodes that are paid for
         if epoch is None:
-            self._memories.pop(keeper.id, None)
+            self._memories.pop(handle.id, None)
             return []
-        seen = self._memory_of(keeper, epoch)
-        orders = self._advance(keeper, seen, scale, orders)
-        orders = self._follow_advice(keeper, leading, seen, scale, orders)
-        self._compare(connection, keeper, seen, orders)
-        self._call_for_orders(keeper, seen, orders)
+        seen = self._memory_of(handle, epoch)
+        orders = self._advance(handle, seen, scale, orders)
+        orders = self._follow_advice(handle, leading, seen, scale, orders)
+        self._compare(connection, handle, seen, orders)
+        self._call_for_orders(handle, seen, orders)
         return orders
 
-    def _memory_of(self, keeper: PoolHandle, epoch: int) -> _LeaderMemory:
-        seen = self._memories.get(keeper.id)
+    def _memory_of(self, handle: PoolHandle, epoch: int) -> _LeaderMemory:
+        seen = self._memories.get(handle.id)
         if seen is None or seen.epoch != epoch:
-            now = keeper.look(lambda pool: pool.now)
-            seen = self._memories[keeper.id] = _LeaderMemory(epoch, since=now)
+            now = handle.look(lambda pool: pool.now)
+            seen = self._memories[handle.id] = _LeaderMemory(epoch, since=now)
         return seen
 
     # What was written down
 
     def _advance(
-        self, keeper: PoolHandle, seen: _LeaderMemory, scale: Scale, orders: list[NodeOrder]
+        self, handle: PoolHandle, seen: _LeaderMemory, scale: Scale, orders: list[NodeOrder]
     ) -> list[NodeOrder]:
         """Orders as far as they have got by what was said, and by what the pool knows."""
         if not orders:
             return orders
-        heard = self._take_replies(keeper.id, seen.epoch)
+        heard = self._take_replies(handle.id, seen.epoch)
         said = {id: answer.reply for id, answer in heard.items() if answer.reply is not None}
         informed = [
             replace(order, last_error=heard[order.id].reason) if order.id in heard else order
@@ -232,13 +232,13 @@ class Scaler:
         def do(work: PoolTransaction) -> tuple[NodeOrder, ...] | Denied:
             return rules.advance_orders(work, seen.epoch, seen.since, informed, said)
 
-        changed = _require_allowed(keeper.change(do, _make_write(keeper.id, informed, orders)))
-        now = keeper.look(lambda pool: pool.now)
+        changed = _require_allowed(handle.change(do, _make_write(handle.id, informed, orders)))
+        now = handle.look(lambda pool: pool.now)
         for order in changed:
-            _log.info("node %s of pool %s is %s", order.node.id, keeper.id, order.state)
+            _log.info("node %s of pool %s is %s", order.node.id, handle.id, order.state)
             seen.record_order(order, scale.every, now)
         known = {order.id: order for order in (*informed, *changed)}
-        self._log_late(keeper, seen, known.values())
+        self._log_late(handle, seen, known.values())
         return [order for order in known.values() if order.state is not OrderState.GONE]
 
     def _take_replies(self, pool: PoolId, epoch: int) -> dict[str, ProviderAnswer]:
@@ -249,27 +249,27 @@ class Scaler:
         return {id: reply.answer for id, reply in replies.items() if reply.epoch == epoch}
 
     def _log_late(
-        self, keeper: PoolHandle, seen: _LeaderMemory, orders: Iterable[NodeOrder]
+        self, handle: PoolHandle, seen: _LeaderMemory, orders: Iterable[NodeOrder]
     ) -> None:
-        now = keeper.look(lambda pool: pool.now)
+        now = handle.look(lambda pool: pool.now)
         late = {order.id: order for order in orders if order.is_late(now)}
         for id in sorted(late.keys() - seen.late):
             span = (now - late[id].ready_by) // SECOND
-            _log.warning("node %s of pool %s is %s s late", late[id].node.id, keeper.id, span)
+            _log.warning("node %s of pool %s is %s s late", late[id].node.id, handle.id, span)
         seen.late = {*late}
 
     # Advice
 
     def _follow_advice(
         self,
-        keeper: PoolHandle,
+        handle: PoolHandle,
         leading: PoolLeader,
         seen: _LeaderMemory,
         scale: Scale,
         orders: list[NodeOrder],
     ) -> list[NodeOrder]:
         """Do what is advised, if it is time: write down what is to be ordered and drained."""
-        now, idle = keeper.look(lambda pool: (pool.now, not pool.hold_ends and not orders))
+        now, idle = handle.look(lambda pool: (pool.now, not pool.hold_ends and not orders))
         if now < seen.advised_at + scale.every or idle:
             return orders
         seen.advised_at = now
@@ -283,10 +283,10 @@ class Scaler:
         seen.quiet = advice.quiet
         new = [] if advice.order is None else list(_new_orders(advice.order, scale, now))
         drains = [drain.node for drain in advice.drains]
-        return self._order(keeper, seen, self._drain(keeper, seen, orders, drains), new)
+        return self._order(handle, seen, self._drain(handle, seen, orders, drains), new)
 
     def _drain(
-        self, keeper: PoolHandle, seen: _LeaderMemory, orders: list[NodeOrder], nodes: list[NodeId]
+        self, handle: PoolHandle, seen: _LeaderMemory, orders: list[NodeOrder], nodes: list[NodeId]
     ) -> list[NodeOrder]:
         if not nodes:
             return orders
@@ -296,14 +296,14 @@ class Scaler:
 
         changed = {
             order.id: order
-            for order in _require_allowed(keeper.change(do, _make_write(keeper.id, (), ())))
+            for order in _require_allowed(handle.change(do, _make_write(handle.id, (), ())))
         }
         for order in changed.values():
-            _log.info("node %s of pool %s is drained", order.node.id, keeper.id)
+            _log.info("node %s of pool %s is drained", order.node.id, handle.id)
         return [changed.get(order.id, order) for order in orders]
 
     def _order(
-        self, keeper: PoolHandle, seen: _LeaderMemory, orders: list[NodeOrder], new: list[NodeOrder]
+        self, handle: PoolHandle, seen: _LeaderMemory, orders: list[NodeOrder], new: list[NodeOrder]
     ) -> list[NodeOrder]:
         if not new:
             return orders
@@ -312,10 +312,10 @@ class Scaler:
             return rules.add_ordered_nodes(work, seen.epoch, new) or tuple(new)
 
         failpoint("scaling.planned")
-        _require_allowed(keeper.change(do, _make_write(keeper.id, (), ())))
+        _require_allowed(handle.change(do, _make_write(handle.id, (), ())))
         failpoint("scaling.order_written")
         for order in new:
-            _log.info("node %s of pool %s is ordered", order.node.id, keeper.id)
+            _log.info("node %s of pool %s is ordered", order.node.id, handle.id)
         return [*orders, *new]
 
     # Questions
@@ -323,7 +323,7 @@ class Scaler:
     def _compare(
         self,
         connection: Connection,
-        keeper: PoolHandle,
+        handle: PoolHandle,
         seen: _LeaderMemory,
         orders: list[NodeOrder],
     ) -> None:
@@ -331,21 +331,21 @@ class Scaler:
         if time.monotonic() >= seen.lists_at:
             seen.lists_at = time.monotonic() + LIST_INTERVAL_S
             said_yes = {order.id for order in orders if order.state is not OrderState.REQUESTED}
-            self._askers.submit(self._list, keeper.id, seen.epoch, said_yes)
+            self._askers.submit(self._list, handle.id, seen.epoch, said_yes)
         with self._lock:
-            listing = self._listed.pop(keeper.id, None)
+            listing = self._listed.pop(handle.id, None)
         if listing is None or listing.epoch != seen.epoch:
             return
         listed, seen.missing = listing.listed, set(listing.missing)
         ours = {order.id for order in orders}
-        known = store.orders_by_id(connection, keeper.id, sorted(listed - ours))
+        known = store.orders_by_id(connection, handle.id, sorted(listed - ours))
         if unknown := sorted(listed - ours - {order.id for order in known}):
-            _log.error("pool %s: provisioner lists unknown nodes: %s", keeper.id, unknown)
-        long_ago = keeper.look(lambda pool: pool.now) - REMOVAL_TIME
+            _log.error("pool %s: provisioner lists unknown nodes: %s", handle.id, unknown)
+        long_ago = handle.look(lambda pool: pool.now) - REMOVAL_TIME
         for order in known:
             if order.gone_at is not None and order.gone_at < long_ago:
                 _log.error("node %s was given back and is there: removed again", order.node.id)
-                self._submit_call(keeper, seen, order)
+                self._submit_call(handle, seen, order)
 
     def _list(self, pool: PoolId, epoch: int, expected: set[str]) -> None:
         """On a thread of its own: ask what there is, and remember it until the next look."""
@@ -358,19 +358,19 @@ class Scaler:
             self._listed[pool] = _Listing(epoch, listed, expected - listed)
 
     def _call_for_orders(
-        self, keeper: PoolHandle, seen: _LeaderMemory, orders: list[NodeOrder]
+        self, handle: PoolHandle, seen: _LeaderMemory, orders: list[NodeOrder]
     ) -> None:
         """Ask for whatever an order waits for, unless it was just asked."""
-        vanished = keeper.look(lambda pool: set(_vanished(pool, orders)))
+        vanished = handle.look(lambda pool: set(_vanished(pool, orders)))
         for order in orders:
             lost = order.id in seen.missing and (order.is_awaited or order.id in vanished)
             if lost or order.state in (OrderState.REQUESTED, OrderState.REMOVING):
                 seen.missing.discard(order.id)
-                self._submit_call(keeper, seen, order)
+                self._submit_call(handle, seen, order)
 
-    def _submit_call(self, keeper: PoolHandle, seen: _LeaderMemory, order: NodeOrder) -> None:
+    def _submit_call(self, handle: PoolHandle, seen: _LeaderMemory, order: NodeOrder) -> None:
         """Have a node provided, or taken back; one question about an order at a time."""
-        key = keeper.id, order.id
+        key = handle.id, order.id
         with self._lock:
             pending = self._pending.get(key)
             if pending is None or (pending.state is not order.state and not pending.under_way):
