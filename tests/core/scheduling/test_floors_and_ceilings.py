@@ -227,6 +227,14 @@ FLOORS = {
         shares="paid.acme.ml=floor8 paid.acme.web=floor4",
         want="m waits needs=8 free=0 start=1430m",
     ),
+    "and no further one for a job on one node either": Case(
+        nodes="n1=8xH100",
+        running="w1@n1:2/who=paid.acme.web.bob w2@n1:2@2/who=paid.acme.web.bob"
+        " w3@n1:4@4/who=paid.acme.web.bob",
+        queued="m:1x8",
+        shares="paid.acme.ml=floor8 paid.acme.web=floor4",
+        want="m waits needs=8 free=0 start=1430m",
+    ),
     "a job of an org that has exactly its floor straddles nothing": Case(
         nodes="n1=8xH100",
         running="big@n1:4/who=paid.q1.x.ann other@n1:4@4/fixed/who=paid.q3.x.cat",
