@@ -46,6 +46,11 @@ class AgainstASortedList(RuleBasedStateMachine):
         self.order.discard(key)
         self.model = [other for other in self.model if other != key]
 
+    @rule(key=st.integers(-1, 41))
+    def discard_after(self, key: int) -> None:
+        self.order.discard_after(key)
+        self.model = [other for other in self.model if other <= key]
+
     @rule()
     def pop_first(self) -> None:
         if self.model:

@@ -14,6 +14,7 @@ from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import (
     AccountId,
     BudgetId,
+    ChargeId,
     GrantId,
     HoldId,
     make_id,
@@ -22,6 +23,7 @@ from bursar.core.instant import Instant
 from bursar.core.ledger.commands import (
     AddAccount,
     AddUser,
+    Charge,
     Command,
     Issue,
     Lapse,
@@ -30,6 +32,7 @@ from bursar.core.ledger.commands import (
     SetPolicy,
     SetPrice,
     SetTier,
+    Settle,
 )
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.journal import Journal
@@ -271,6 +274,41 @@ def test_what_is_in_memory_is_not_loaded_again(connection: Connection) -> None:
     desk.asks(desk.reserve("h2", 100))
 
     assert 1 == desk.rounds
+
+
+def test_finished_holds_do_not_stay_in_memory(connection: Connection) -> None:
+    """Books grow with what is open, not with what an org has done (D3)."""
+    desk = Desk(connection)
+    desk.opens()
+    sizes = []
+    for number in range(4):
+        hold = f"h{number}"
+        desk.asks(desk.reserve(hold, 10))
+        desk.asks(Charge(charge=ChargeId(f"{hold}/1"), hold=HoldId(hold), amount=1))
+        desk.asks(Settle(charge=ChargeId(f"{hold}/2"), hold=HoldId(hold)))
+        sizes.append(desk.cache[desk.org].size)
+
+    assert sizes[1:] == sizes[:-1]
+
+
+def test_holds_that_another_process_finished_do_not_stay_in_memory(
+    connection: Connection,
+) -> None:
+    """Books that follow another process's events forget what these have finished (D3)."""
+    desk, other = Desk(connection), Desk(connection)
+    desk.opens()
+    other.org = desk.org
+    sizes = []
+    for number in range(4):
+        other._keys = desk._keys
+        other.asks(desk.reserve(f"o{number}", 10))
+        other.asks(Settle(charge=ChargeId(f"o{number}/1"), hold=HoldId(f"o{number}")))
+        desk._keys = other._keys
+        desk.asks(desk.reserve(f"h{number}", 10))
+        desk.asks(Settle(charge=ChargeId(f"h{number}/1"), hold=HoldId(f"h{number}")))
+        sizes.append(desk.cache[desk.org].size)
+
+    assert sizes[1:] == sizes[:-1]
 
 
 def test_large_books_and_many_orgs_are_evicted(

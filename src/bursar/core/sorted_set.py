@@ -21,7 +21,7 @@ cannot remove a key in the middle, and makes every reader skip stale entries. A 
 skip list has better bounds in theory, but each of its steps is Python code; here they are C.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -78,6 +78,20 @@ class SortedSet(Generic[K]):
         self._len -= 1
         self._tidy(at)
         return True
+
+    def discard_after(self, key: K) -> None:
+        """Forget all keys that stand behind `key`."""
+        at = bisect_right(self._lasts, key)
+        if at == len(self._lasts):
+            return
+        del self._chunks[at + 1 :], self._lasts[at + 1 :]
+        chunk = self._chunks[at]
+        del chunk[bisect_right(chunk, key) :]
+        if chunk:
+            self._lasts[at] = chunk[-1]
+        else:
+            del self._chunks[at], self._lasts[at]
+        self._len = sum(map(len, self._chunks))
 
     def first(self) -> K | None:
         """The smallest key; None if the set is empty."""

@@ -140,6 +140,22 @@ def test_a_part_knows_what_was_loaded_put_or_found_missing() -> None:
     assert [] == table(a=1).unknown("az")
 
 
+def test_a_part_lacks_again_what_it_forgets() -> None:
+    """A stored row, and keys that were known to have none (D2)."""
+    part: Table[str, int] = Table("numbers", complete=False)
+    part.mark_absent("a")
+    part.put("a", 1)
+    part.mark_absent("b")
+    part.load("c", 3)
+
+    part.forget("a")
+    part.forget("never seen")
+    assert part.get("a") is None, "until the absent keys are forgotten too"
+    part.forget_absent()
+
+    assert [False, False, True] == [part.knows(key) for key in "abc"]
+
+
 def test_a_table_tells_how_much_it_keeps() -> None:
     """Rows, and keys that are known to have none; books add their orders."""
     part: Table[str, int] = Table("numbers", complete=False)
@@ -414,3 +430,38 @@ def outcome(asked: Callable[[], Key | None]) -> Key | MissingRow | MissingRange 
         return asked()
     except NotLoaded as lacks:
         return lacks.what
+
+
+def test_an_index_forgets_what_it_has_not_loaded() -> None:
+    """Keys that were added or taken out behind the loaded ones come from the store again (D2)."""
+    part = order(complete=False)
+    part.load([(1,), (3,)], (3,))
+    part.add((2,))
+    part.add((7,))
+    part.discard((5,))
+
+    part.forget_unloaded()
+
+    assert ([1, 2, 3], (3,)) == lacking(part)
+    part.load([(5,), (7,)], None)
+    assert [1, 2, 3, 5, 7] == told(part)
+    part.forget_unloaded()
+    assert [1, 2, 3, 5, 7] == told(part), "a complete index has loaded everything"
+
+
+def test_an_undo_tells_the_indexes_that_were_changed() -> None:
+    """Since the mark; rows are no indexes (D3)."""
+    undo = Undo()
+    before, added, discarded = (Index((name,), undo=undo) for name in "abc")
+    rows: Table[str, int] = Table("numbers", undo=undo)
+    discarded.add((1,))
+    undo.mark()
+    before.add((1,))
+    mark = undo.mark()
+    rows.put("a", 1)
+    added.add((1,))
+    discarded.discard((1,))
+
+    assert {added, discarded} == undo.indexes(mark)
+    undo.end()
+    assert set() == undo.indexes(0)

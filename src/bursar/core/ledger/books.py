@@ -460,6 +460,26 @@ class Books:
         elif old is not None and old.owed:
             self.index(owing_of(record.hold)).discard((record.number, record.id))
 
+    # Memory
+
+    def forget(self, finished: "FinishedWork") -> None:
+        """Drop finished work from partly loaded books; it must be stored.
+
+        Decisions seldom need it again, and then it is loaded again. So the memory that books take
+        depends on what is open, not on how long the org has been at work.
+        """
+        for hold in finished.holds:
+            self.holds.forget(hold)
+            self._orders.pop(charges_of(hold), None)
+            self._orders.pop(owing_of(hold), None)
+        for charge in finished.charges:
+            self.charges.forget(charge)
+        for index in finished.indexes:
+            index.forget_unloaded()
+        # Names of new things were looked up: none of these was taken.
+        for table in (self.holds, self.charges, self.debts):
+            table.forget_absent()
+
     # Budgets
 
     def put_budget(self, budget: Budget) -> None:
@@ -490,6 +510,14 @@ class Books:
         self.recurrences.put(recurrence.id, recurrence)
 
 
+class FinishedWork(NamedTuple):
+    """What books can drop from memory once it is stored (`Books.forget`)."""
+
+    holds: tuple[HoldId, ...]  # closed, and nothing is owed for them
+    charges: tuple[ChargeId, ...]  # only corrections and debts need them again
+    indexes: frozenset[Index]  # changed
+
+
 class Trial:
     """Changes to books that are undone at the end, unless they are kept; can be nested."""
 
@@ -514,6 +542,16 @@ class Trial:
     def replaced(self) -> Replaced:
         """The previous rows of everything changed so far; None for new rows."""
         return self._books._undo.replaced(self._mark)
+
+    def finished(self) -> FinishedWork:
+        """What the changes so far have finished."""
+        books, replaced = self._books, self.replaced()
+        holds = [require(books.holds, hold) for hold in replaced.get(books.holds, ())]
+        return FinishedWork(
+            tuple(hold.terms.id for hold in holds if hold.closed_at is not None and not hold.owed),
+            tuple(replaced.get(books.charges, ())),
+            frozenset(books._undo.indexes(self._mark)),
+        )
 
     def header_before(self) -> OrgHeader:
         """The org's header as it was when the trial began."""

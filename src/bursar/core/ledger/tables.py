@@ -74,6 +74,11 @@ class Undo:
                 replaced[changed].setdefault(key, old)
         return replaced
 
+    def indexes(self, mark: int) -> "set[Index]":
+        """The indexes that were changed since the mark."""
+        steps = islice(self.steps or (), mark, None)
+        return {changed for changed, _, _ in steps if isinstance(changed, Index)}
+
     def end(self) -> None:
         """Stop recording and discard the record."""
         self.steps = None
@@ -129,6 +134,14 @@ class Table(Generic[K, V]):
             del self._rows[key]
         else:
             self._rows[key] = row
+
+    def forget(self, key: K) -> None:
+        """Drop a stored row from memory: it is loaded again when it is needed."""
+        self._rows.pop(key, None)
+
+    def forget_absent(self) -> None:
+        """Drop the keys that are known to have no row."""
+        self._absent.clear()
 
     def mark_absent(self, key: K) -> None:
         """Record that the row does not exist."""
@@ -186,6 +199,12 @@ class Index:
             self.complete = True
         else:
             self.through = through
+
+    def forget_unloaded(self) -> None:
+        """Drop what is known of the keys after `through`: all of it is stored."""
+        if not self.complete:
+            self._keys.discard_after(self.through)
+            self._gone.clear()
 
     @property
     def untouched(self) -> bool:

@@ -2,9 +2,10 @@
 
 Commands run in their order of arrival, each against the books of its org. Missing rows are loaded
 in rounds, for all orgs at once; each round loads twice as many keys of an order as the one before.
-Books stay in memory between batches. They are used again if they have the number of the org's last
-event: every change has an event, so they are up to date. Books that are a few events behind,
-because another process wrote them, apply the events: that costs less than loading.
+Books stay in memory between batches, without closed holds and charges. They are used again if they
+have the number of the org's last event: every change has an event, so they are up to date. Books
+that are a few events behind, because another process wrote them, apply the events: that costs less
+than loading.
 """
 
 from collections import defaultdict
@@ -17,7 +18,7 @@ from bursar.core.instant import Instant
 from bursar.core.jobs.effects import FollowUp, JobEffect, Performed, perform_with
 from bursar.core.jobs.rows import ArrayProgress, OrgJob
 from bursar.core.jobs.transaction import JobTransaction
-from bursar.core.ledger.books import Books
+from bursar.core.ledger.books import Books, FinishedWork
 from bursar.core.ledger.commands import Command
 from bursar.core.ledger.decide import decide, perform
 from bursar.core.ledger.events import ChargeBooked, Event, HoldOpened, LotTaken
@@ -108,11 +109,13 @@ class Batch:
     _written: BatchWriter = field(default_factory=BatchWriter)
     _jobs: dict[OrgId, JobTransaction] = field(default_factory=dict)
     _follow_ups: dict[tuple[OrgId, str], FollowUp] = field(default_factory=dict)
+    _finished: list[tuple[Books, FinishedWork]] = field(default_factory=list)
 
     def run(self, asks: Sequence[CommandRequest]) -> list[BatchResult]:
         """Run all commands and return their answers. If this raises, no command has an effect."""
         orgs = {ask.org for ask in asks}
         self._jobs.clear()
+        self._finished.clear()
         try:
             with gc_paused(), self.connection.transaction(), self.connection.pipeline():
                 answers = self._decided(asks, orgs)
@@ -126,7 +129,9 @@ class Batch:
             raise
 
     def _let_go(self, orgs: set[OrgId]) -> None:
-        """Evict large books, and the least recently used books if there are many."""
+        """Free memory: finished work, large books, and the least recently used of many books."""
+        for changed_books, finished in self._finished:
+            changed_books.forget(finished)
         for org in orgs:
             books = self.cache.pop(org, None)
             if books is not None and books.size <= SIZE_MAX:
@@ -181,6 +186,7 @@ class Batch:
         self._send_answers()
         for org, trial in trials.items():
             self._written.rows(org, books[org], trial)
+            self._finished.append((books[org], trial.finished()))
             trial.__exit__()
         self._written.save(self.connection)
         save_jobs(self.connection, self._jobs)
@@ -372,16 +378,20 @@ def _transactions(
 
 
 def _followed(books: Books, events: Sequence[Event]) -> bool:
-    """Apply events to books; False if they lack rows that these change."""
+    """Apply stored events to books; False if they lack rows that these change."""
     try:
-        for event in events:
-            if isinstance(event, (HoldOpened, LotTaken)):  # a new hold
-                books.holds.mark_absent(event.hold)
-            elif isinstance(event, ChargeBooked):
-                books.charges.mark_absent(event.charge)
-            evolve(books, event)
+        with books.trial() as trial:
+            for event in events:
+                if isinstance(event, (HoldOpened, LotTaken)):  # a new hold
+                    books.holds.mark_absent(event.hold)
+                elif isinstance(event, ChargeBooked):
+                    books.charges.mark_absent(event.charge)
+                evolve(books, event)
+            trial.keep()
+            finished = trial.finished()
     except (NotLoaded, InvariantBroken):
         return False
+    books.forget(finished)
     return True
 
 
