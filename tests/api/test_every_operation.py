@@ -397,6 +397,13 @@ def test_budget_is_set_enforced_changed_and_deleted(tenant: Tenant) -> None:
     raised = tenant.caller.made("/budgets", {**ask, "id": budget["id"], "limit_micros": 21})
     assert {**budget, "limit_micros": 21} == raised
     assert 201 == tenant.caller.post("/holds", hold).status_code
+    path = f"/budgets/{budget['id']}"
+    softened = tenant.caller.ask("PATCH", path, {"hard": False})
+    assert (200, {**raised, "hard": False}) == (softened.status_code, softened.json())
+    lowered = tenant.caller.ask("PATCH", path, {"limit_micros": 1, "thresholds_ppm": []})
+    assert {**softened.json(), "limit_micros": 1, "thresholds_ppm": []} == lowered.json()
+    refused(tenant.caller.ask("PATCH", path, {}), 422, "invalid_request")
+    refused(tenant.caller.ask("PATCH", path, {"every": "day"}), 422, "invalid_request")
     dropped = tenant.caller.delete(f"/budgets/{budget['id']}")
     assert (200, {"id": budget["id"]}) == (dropped.status_code, dropped.json())
     assert [] == tenant.caller.get("/budgets").json()["items"]

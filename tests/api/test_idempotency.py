@@ -115,6 +115,13 @@ ASKS: dict[str, Callable[[Tenant], Ask]] = {
         f"/debts/{_debt(it)}/absorb", {"amount_micros": 2}, "amount_micros", 3
     ),
     "budgets.set": lambda it: Ask("/budgets", _budget(it), "limit_micros", 901),
+    "budgets.update": lambda it: Ask(
+        f"/budgets/{it.caller.made('/budgets', _budget(it))['id']}",
+        {"limit_micros": 5},
+        "limit_micros",
+        6,
+        "PATCH",
+    ),
     "budgets.delete": lambda it: on(
         it, "/budgets/{id}", it.caller.made("/budgets", _budget(it))["id"], method="DELETE"
     ),

@@ -28,6 +28,7 @@ from bursar.cli.commands.statement import join_statement_pages
 from bursar.cli.commands.top import format_age
 from bursar.cli.lazy_groups import COMMANDS
 from bursar.cli.problems import exit_code
+from bursar.client import ApiResponse, Client
 from bursar.wire.problems import PROBLEMS
 from tests.support.api_service import PROGRAM, RANDOM_ID, Process
 from tests.support.databases import new_state
@@ -222,6 +223,34 @@ def test_budgets_are_set_changed_listed_and_dropped(funded: Shell) -> None:
         rolling["each_user"],
     )
     assert "--window" in funded.fails(2, "budget", "set", "5", "--every", "rolling")
+
+
+def test_change_of_a_budget_keeps_what_another_request_changes_meanwhile(
+    funded: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`budget set --id` sends what it names, not what it has read before (B3)."""
+    budget = ("budget", "set", "10", "--every", "month", "--account", funded.account)
+    id = funded.json(*budget)["id"]
+    get = Client.get
+
+    def get_before_another_change(self: Client, path: str, *rest: Any) -> ApiResponse:
+        """What a client reads; another client then sets the limit."""
+        answer = get(self, path, *rest)
+        body = {name: it for name, it in answer.body.items() if name in ("account_id", "every")}
+        self.post("/v1/budgets", {**body, "id": id, "limit_micros": 30_000_000})
+        return answer
+
+    monkeypatch.setattr(Client, "get", get_before_another_change)
+    changed = funded.json("budget", "set", "--id", id, "--soft")
+
+    assert (30_000_000, False) == (changed["limit_micros"], changed["hard"])
+
+
+def test_change_of_a_budget_names_what_changes(funded: Shell) -> None:
+    assert "--threshold" in funded.fails(2, "budget", "set", "--id", RANDOM_ID)
+    cannot = funded.fails(2, "budget", "set", "5", "--id", RANDOM_ID, "--account", RANDOM_ID)
+    assert "cannot change" in cannot
+    assert "budget" in funded.fails(3, "budget", "set", "5", "--id", RANDOM_ID)
 
 
 def test_quotas_are_set_changed_and_dropped(operator: Shell) -> None:

@@ -175,6 +175,9 @@ REQUESTS: Final[Mapping[str, Callable[[Ids], Asked]]] = {
     ),
     "budgets.list": lambda ids: get("read", f"/budgets?org_id={ids['org']}"),
     "budgets.get": lambda ids: get("read", f"/budgets/{ids['budget']}"),
+    "budgets.update": lambda ids: Asked(
+        "manage", f"/budgets/{ids['budget']}", {"limit_micros": 2}, "PATCH"
+    ),
     "budgets.delete": lambda ids: Asked("manage", f"/budgets/{ids['budget']}", None, "DELETE"),
     "prices.set": lambda ids: Asked(
         "issue",

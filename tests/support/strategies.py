@@ -39,6 +39,7 @@ from bursar.core.ledger.commands import (
     AddUser,
     BookDebt,
     BookLate,
+    ChangeBudget,
     Charge,
     Command,
     CorrectEnd,
@@ -706,7 +707,14 @@ class Author:
         limit = self.one((1_000, 100, 10_000, 500, 1, 0, 100_000))
         hard = not self.chance(25)
         thresholds = (250_000,) if self.chance(25) else None
-        if budgets and self.chance(30):
+        if budgets and self.chance(15):
+            return ChangeBudget(
+                budget=BudgetId(self.known("b", list(self.model.budgets))),
+                limit=limit if self.chance(60) else None,
+                hard=hard if self.chance(40) else None,
+                thresholds_ppm=thresholds,
+            )
+        if budgets and self.chance(20):
             ask = self.one(budgets).ask
             every = self.one(tuple(PeriodKind)) if self.chance(4) else ask.every
             rolling = ask.rolling if every == ask.every else 24 * HOUR

@@ -206,6 +206,12 @@ class ApiCall:
             answer = client.put(path, drop_none(body), key=self.key, params=params)
         return self._print(answer, columns, **view)
 
+    def patch(self, path: str, body: Mapping[str, Any], columns: Sequence[str]) -> Any:
+        """Send a PATCH and print the response. Body fields that are None are left out."""
+        with connect() as client:
+            answer = client.patch(path, drop_none(body), key=self.key)
+        return self._print(answer, columns)
+
     def delete(
         self, path: str, columns: Sequence[str], params: Mapping[str, Any] | None = None
     ) -> Any:

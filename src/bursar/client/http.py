@@ -108,6 +108,10 @@ class Client:
         """Send a PUT; without `key`, under a new Idempotency-Key."""
         return self._call("PUT", path, params, body, key or str(uuid4()))
 
+    def patch(self, path: str, body: Mapping[str, Any], *, key: str | None = None) -> ApiResponse:
+        """Send a PATCH; without `key`, under a new Idempotency-Key."""
+        return self._call("PATCH", path, None, body, key or str(uuid4()))
+
     def delete(
         self, path: str, *, key: str | None = None, params: Mapping[str, Any] | None = None
     ) -> ApiResponse:

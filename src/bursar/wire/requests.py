@@ -415,6 +415,39 @@ class BudgetRequest(WireModel):
         )
 
 
+class BudgetChangeRequest(WireModel):
+    """Change the limit, the hardness or the thresholds of a budget. What is left out stays."""
+
+    limit_micros: Micros | None = None
+    hard: Annotated[
+        bool | None, Field(description="Whether the budget refuses holds. Default: unchanged.")
+    ] = None
+    thresholds_ppm: Annotated[
+        list[int] | None,
+        Field(
+            max_length=16,
+            description="Parts of the limit that raise an alert, in millionths."
+            " Default: unchanged.",
+        ),
+    ] = None
+
+    @model_validator(mode="after")
+    def _check_change(self) -> "BudgetChangeRequest":
+        names = ("limit_micros", "hard", "thresholds_ppm")
+        if all(getattr(self, name) is None for name in names):
+            raise ValueError(f"nothing to change: name one of {', '.join(names)}")
+        return self
+
+    def to_command(self, budget: str) -> commands.ChangeBudget:
+        """Build the command."""
+        return commands.ChangeBudget(
+            budget=BudgetId(budget),
+            limit=self.limit_micros,
+            hard=self.hard,
+            thresholds_ppm=None if self.thresholds_ppm is None else tuple(self.thresholds_ppm),
+        )
+
+
 class RateRequest(WireModel):
     """The price of one GPU-hour."""
 

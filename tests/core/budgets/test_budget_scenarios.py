@@ -10,7 +10,7 @@ from bursar.core.budgets.periods import Period, PeriodKind
 from bursar.core.budgets.tiers import TIERS, DefaultBudget
 from bursar.core.ids import AccountId, BudgetId, UserId, derive_id
 from bursar.core.instant import DAY, HOUR, MINUTE, NEVER, Instant
-from bursar.core.ledger.commands import AddAccount, AddUser, SetBudget, SetTier
+from bursar.core.ledger.commands import AddAccount, AddUser, ChangeBudget, SetBudget, SetTier
 from bursar.core.ledger.events import (
     BudgetDropped,
     BudgetSet,
@@ -19,9 +19,10 @@ from bursar.core.ledger.events import (
     ThresholdCrossed,
     TierSet,
 )
-from bursar.core.ledger.values import BudgetTarget, BudgetUsage
+from bursar.core.ledger.values import Budget, BudgetTarget, BudgetUsage
 from bursar.core.money import CREDIT
 from bursar.core.refusal import Code, Refusal
+from bursar.core.value import replace
 from tests.support import commands as ask
 from tests.support.builders import T0, Org, days, gpus, hours, prices
 
@@ -715,6 +716,38 @@ def test_change_of_a_budget_keeps_what_it_does_not_name() -> None:
     assert (20, False, (500_000,), 2) == set_budget(20)
     assert (20, True, (500_000,), 2) == set_budget(20, hard=True)
     assert (20, True, (), 3) == set_budget(20, thresholds_ppm=())
+
+
+def test_partial_change_of_a_budget_keeps_everything_else() -> None:
+    """A change names a budget and what changes; the rest is as it is when it is decided (B3)."""
+    org = rich()
+    org.budget("b", 10, account="org")
+    before = org.journal.books.budgets.get(BudgetId("b"))
+    assert before is not None
+
+    def change(**fields: Any) -> Budget:
+        [event] = only(org.does(ChangeBudget(budget=BudgetId("b"), **fields)), BudgetSet)
+        assert () == event.claims
+        return event.budget
+
+    assert replace(before, hard=not before.hard) == change(hard=not before.hard)
+    assert replace(before, limit=20, hard=not before.hard, revision=1) == change(limit=20)
+    changed = change(hard=before.hard, thresholds_ppm=(7,))
+    assert replace(before, limit=20, thresholds_ppm=(7,), revision=2) == changed
+    assert replace(changed, thresholds_ppm=(), revision=3) == change(thresholds_ppm=())
+    assert replace(changed, limit=0, thresholds_ppm=(), revision=4) == change(limit=0)
+
+
+def test_change_of_an_unknown_budget_is_refused() -> None:
+    """Neither a budget that never was nor a dropped one can be changed (B3)."""
+    org = rich()
+    unknown = Refusal(Code.BUDGET_UNKNOWN, {"budget": "b"})
+    change = ChangeBudget(budget=BudgetId("b"), limit=1)
+
+    assert unknown == org.refuses(change)
+    org.budget("b", 10, account="org")
+    org.does(ask.drop_budget("b"))
+    assert unknown == org.refuses(change)
 
 
 def test_a_dropped_budget_limits_no_more() -> None:

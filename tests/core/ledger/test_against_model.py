@@ -49,6 +49,7 @@ from bursar.core.ledger.commands import (
     AddAccount,
     AddUser,
     BookLate,
+    ChangeBudget,
     Charge,
     Command,
     DropBudget,
@@ -234,7 +235,7 @@ class Beside(Journal):
 
     def do(self, command: Command, now: Instant) -> tuple[Event, ...] | Refusal:
         """Decide, and make what was decided true."""
-        if isinstance(command, SetBudget | DropBudget):
+        if isinstance(command, SetBudget | ChangeBudget | DropBudget):
             id = self.tier_budgets.get(command.budget, command.budget)
             command = replace(command, budget=id)
         if isinstance(command, SetSetting) and command.before:

@@ -26,6 +26,7 @@ from bursar.core.ledger.commands import (
     AddUser,
     BookDebt,
     BookLate,
+    ChangeBudget,
     Charge,
     Command,
     DropBudget,
@@ -303,6 +304,8 @@ def test_thresholds_rise_from_above_zero(thresholds: tuple[int, ...], why: str) 
     budget(thresholds_ppm=(1, 2, 10**9))
     with pytest.raises(ValueError, match=f"^{why}$"):
         budget(thresholds_ppm=thresholds)
+    with pytest.raises(ValueError, match=f"^{why}$"):
+        ChangeBudget(budget=BudgetId("b"), thresholds_ppm=thresholds)
 
 
 def test_a_run_time_is_asked_for_gpus() -> None:

@@ -3,7 +3,7 @@
 from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import AccountId, BudgetId
 from bursar.core.instant import NEVER, Instant
-from bursar.core.ledger.commands import DropBudget, SetBudget, SetTier
+from bursar.core.ledger.commands import ChangeBudget, DropBudget, SetBudget, SetTier
 from bursar.core.ledger.values import BudgetTarget
 from bursar.core.refusal import Code
 from bursar.core.value import replace
@@ -256,10 +256,7 @@ class BudgetRules(ModelState):
             now, then = ask, budget.ask
             if (now.target, now.every, now.rolling) != (then.target, then.every, then.rolling):
                 return Code.BUDGET_DIFFERS
-            now = fill_in(now, then.hard, then.thresholds_ppm)
-            if (now.limit, now.thresholds_ppm) != (then.limit, then.thresholds_ppm):
-                budget.crossed.clear()  # what was reported was reported of other amounts
-            budget.ask = now
+            self._change(budget, fill_in(now, then.hard, then.thresholds_ppm))
             return None
         zone = self.zones[ask.target.account or self._root()]
         new = fill_in(ask)
@@ -268,6 +265,21 @@ class BudgetRules(ModelState):
                 return Code.ALREADY_EXISTS
         self.budgets[ask.budget] = ModelBudget(new, zone)
         return None
+
+    def _on_ChangeBudget(self, ask: ChangeBudget) -> Code | None:
+        if ask.budget not in self.budgets:
+            return Code.BUDGET_UNKNOWN
+        budget = self.budgets[ask.budget]
+        names = ("limit", "hard", "thresholds_ppm")
+        named = {name: getattr(ask, name) for name in names if getattr(ask, name) is not None}
+        self._change(budget, replace(budget.ask, **named))
+        return None
+
+    def _change(self, budget: ModelBudget, now: SetBudget) -> None:
+        then = budget.ask
+        if (now.limit, now.thresholds_ppm) != (then.limit, then.thresholds_ppm):
+            budget.crossed.clear()  # what was reported was reported of other amounts
+        budget.ask = now
 
     def _on_DropBudget(self, ask: DropBudget) -> Code | None:
         if ask.budget not in self.budgets:

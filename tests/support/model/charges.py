@@ -46,6 +46,7 @@ class ChargeRules(HoldRules):
         if ask.final:
             meter.settled = True
             hold.meters[ask.attempt] = meter
+            hold.touched_at = self.now
         return None
 
     def _on_Settle(self, ask: Settle) -> Code | None:

@@ -538,6 +538,29 @@ _add(
 )
 
 _add(
+    name="budgets.update",
+    path="/v1/budgets/{id}",
+    scope=Scope.MANAGE,
+    tag="Budgets",
+    body=requests.BudgetChangeRequest,
+    response=responses.Budget,
+    summary="Change a budget",
+    description="Change the limit, the hardness or the thresholds of a budget. What you leave out "
+    "stays as it is, whatever other requests change at the same time.",
+    example={"limit_micros": 300000000},
+    problems=("budget_unknown",),
+    method="PATCH",
+    status=200,
+    spec=CommandSpec(
+        subjects=(("budgets", "id"),),
+        build=lambda it: it.body.to_command(it.id),
+        render=lambda _, command, happened: responses.Budget.from_core(
+            require_event(events.BudgetSet, happened).budget
+        ),
+    ),
+)
+
+_add(
     name="budgets.delete",
     path="/v1/budgets/{id}",
     scope=Scope.MANAGE,

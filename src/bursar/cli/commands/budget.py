@@ -1,5 +1,6 @@
 """`bursar budget`."""
 
+from contextlib import suppress
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
@@ -15,6 +16,7 @@ from bursar.cli.api_command import (
     add_show_command,
     amount_parser,
     connect,
+    drop_none,
     duration_parser,
     id_parser,
     make_group,
@@ -35,7 +37,6 @@ LIST_COLUMNS: Final = (
     "each_user",
     "deleted",
 )
-CHANGEABLE: Final = ("limit_micros", "hard", "thresholds_ppm")
 COLUMNS: Final = (*LIST_COLUMNS, "rolling_seconds", "time_zone", "thresholds_ppm", "tier")
 
 
@@ -108,44 +109,44 @@ def set_(
     key: Key = None,
 ) -> None:
     """Create a budget, or change an existing one (--id): limit, hardness and thresholds."""
-    before = _load_budget(id)
-    every_name = every.value if every is not None else before.get("every")
     if every is not None and (every is BudgetPeriod.ROLLING) != (window is not None):
         raise UsageError("--every rolling and --window go together")
-    if not before and account is None and user is None:
+    changeable = {"limit_micros": limit, "hard": hard, "thresholds_ppm": threshold or None}
+    call = ApiCall(output, key)
+    if id is not None and every is None:
+        if account or user or each_user or window:
+            raise UsageError("the target and the period of a budget cannot change: delete it first")
+        _change_budget(call, id, drop_none(changeable))
+        return
+    if account is None and user is None:
         raise UsageError("add --account, --user or both")
-    if not before and (limit is None or every is None):
+    if limit is None or every is None:
         raise UsageError("a new budget needs AMOUNT and --every")
     body = {
-        "account_id": account or before.get("account_id"),
-        "user_id": user or before.get("user_id"),
-        "each_user": each_user or before.get("each_user", False),
-        "every": every_name,
-        "rolling_seconds": window or before.get("rolling_seconds"),
-        "limit_micros": before.get("limit_micros") if limit is None else limit,
-        "hard": hard,
-        "thresholds_ppm": threshold or None,
+        "account_id": account,
+        "user_id": user,
+        "each_user": each_user,
+        "every": every.value,
+        "rolling_seconds": window,
+        **changeable,
         "id": id,
     }
-    after = ApiCall(output, key).post("/v1/budgets", body, COLUMNS)
-    for name in CHANGEABLE if before else ():
+    call.post("/v1/budgets", body, COLUMNS)
+
+
+def _change_budget(call: ApiCall, id: str, changes: dict[str, Any]) -> None:
+    """Send the changes alone: the service keeps what they do not name."""
+    if not changes:
+        raise UsageError("name what to change: AMOUNT, --hard, --soft or --threshold")
+    path = f"/v1/budgets/{id}"
+    before: dict[str, Any] = {}
+    with connect() as client, suppress(Problem):  # the key may change budgets but not read them
+        before = client.get(path).body
+    after = call.patch(path, changes, COLUMNS)
+    for name in changes if before else ():
         if before[name] != after[name]:
             old, new = (format_value(name, budget[name]) for budget in (before, after))
             print_note(f"changed: {column_label(name)} {old} → {new}")
-
-
-def _load_budget(id: str | None) -> dict[str, Any]:
-    """The budget of an id; empty if there is none, since a new budget may bring its own id."""
-    if id is None:
-        return {}
-    with connect() as client:
-        try:
-            budget: dict[str, Any] = client.get(f"/v1/budgets/{id}").body
-        except Problem as problem:
-            if problem.status == 404:
-                return {}
-            raise
-    return budget
 
 
 add_list_command(app, "/v1/budgets", "List the budgets of an org.", LIST_COLUMNS, COLUMNS)

@@ -58,6 +58,13 @@ def _instant(name: str, value: Instant | None) -> None:
     _within(name, value, 0, NEVER)
 
 
+def _thresholds(ppms: tuple[int, ...] | None) -> None:
+    for ppm in ppms or ():
+        check_int("threshold", ppm, 1, THRESHOLD_MAX)
+    if any(smaller >= larger for smaller, larger in pairwise((0, *(ppms or ())))):
+        raise ValueError(f"thresholds rise: {ppms}")
+
+
 def _run(attempt: int, run_ms: int | None) -> None:
     _within("attempt", attempt, 1, AMOUNT_MAX)
     _within("run_ms", run_ms, 0, RUN_MS_MAX)
@@ -581,12 +588,22 @@ class SetBudget:
         check_text("budget", self.budget)
         _amount("limit", self.limit, 0)
         _within("rolling", self.rolling, 0, NEVER)
-        thresholds = self.thresholds_ppm or ()
-        for ppm in thresholds:
-            check_int("threshold", ppm, 1, THRESHOLD_MAX)
-        rising = (0, *thresholds)
-        if any(smaller >= larger for smaller, larger in pairwise(rising)):
-            raise ValueError(f"thresholds rise: {self.thresholds_ppm}")
+        _thresholds(self.thresholds_ppm)
+
+
+@value
+class ChangeBudget:
+    """Change limit, hardness or thresholds of an existing budget; None keeps them (B3)."""
+
+    budget: BudgetId
+    limit: Micros | None = None
+    hard: bool | None = None
+    thresholds_ppm: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_text("budget", self.budget)
+        _amount("limit", self.limit, 0)
+        _thresholds(self.thresholds_ppm)
 
 
 @value
@@ -632,5 +649,6 @@ Command: TypeAlias = (
     | AbsorbDebt
     | SetPrice
     | SetBudget
+    | ChangeBudget
     | DropBudget
 )

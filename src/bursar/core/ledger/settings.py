@@ -8,6 +8,7 @@ from bursar.core.ledger.books import LIMITS, require
 from bursar.core.ledger.commands import (
     AddAccount,
     AddUser,
+    ChangeBudget,
     DropBudget,
     SetBudget,
     SetPolicy,
@@ -136,23 +137,35 @@ def set_budget(draft: Draft, ask: SetBudget) -> Refusal | None:
     )
     if old is not None and (old.target, old.window) != (budget.target, budget.window):
         return Refusal(Code.BUDGET_DIFFERS, {"budget": ask.budget})
-    before = old or budget
-    changed = replace(
-        before,
-        limit=ask.limit,
-        hard=before.hard if ask.hard is None else ask.hard,
-        thresholds_ppm=(
-            before.thresholds_ppm if ask.thresholds_ppm is None else ask.thresholds_ppm
-        ),
-    )
-    if old is None:
-        if twin := _find_identical(draft, changed):
-            return Refusal(Code.ALREADY_EXISTS, {"budget": twin})
-        _set_new(draft, changed)
-    else:
-        changed = replace(changed, revision=_revision(old, changed))
-        draft.record(BudgetSet(at=draft.now, budget=changed))
+    if old is not None:
+        draft.record(BudgetSet(at=draft.now, budget=_change(old, ask)))
+        return None
+    budget = replace(_change(budget, ask), revision=0)
+    if twin := _find_identical(draft, budget):
+        return Refusal(Code.ALREADY_EXISTS, {"budget": twin})
+    _set_new(draft, budget)
     return None
+
+
+def change_budget(draft: Draft, ask: ChangeBudget) -> Refusal | None:
+    """Change what the command names of an existing budget."""
+    old = draft.books.budgets.get(ask.budget)
+    if old is None or old.dropped:
+        return Refusal(Code.BUDGET_UNKNOWN, {"budget": ask.budget})
+    draft.record(BudgetSet(at=draft.now, budget=_change(old, ask)))
+    return None
+
+
+def _change(old: Budget, ask: SetBudget | ChangeBudget) -> Budget:
+    """A budget with what a command names. Thresholds at other amounts are reported anew."""
+    new = replace(
+        old,
+        limit=old.limit if ask.limit is None else ask.limit,
+        hard=old.hard if ask.hard is None else ask.hard,
+        thresholds_ppm=old.thresholds_ppm if ask.thresholds_ppm is None else ask.thresholds_ppm,
+    )
+    same = (old.limit, old.thresholds_ppm) == (new.limit, new.thresholds_ppm)
+    return new if same else replace(new, revision=old.revision + 1)
 
 
 def _find_identical(draft: Draft, budget: Budget) -> BudgetId | None:
@@ -162,12 +175,6 @@ def _find_identical(draft: Draft, budget: Budget) -> BudgetId | None:
         if replace(other, id=budget.id, revision=0) == budget:
             return id
     return None
-
-
-def _revision(old: Budget, new: Budget) -> int:
-    """The revision of a changed budget; a new one means that thresholds are reported again."""
-    same = (old.limit, old.thresholds_ppm) == (new.limit, new.thresholds_ppm)
-    return old.revision if same else old.revision + 1
 
 
 def _is_window(ask: SetBudget) -> bool:
