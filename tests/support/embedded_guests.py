@@ -20,7 +20,7 @@ import pytest
 from bursar.store.embedded import EmbeddedDatabase, StateUnusable
 from bursar.store.embedded.folder import StateFolder
 from bursar.store.embedded.locks import find_holders, find_processes_in, is_locked
-from bursar.store.embedded.os_user import OsUser, database_user
+from bursar.store.embedded.os_user import OsUser, database_user, initdb_user
 from bursar.store.embedded.programs import find_programs
 from tests.support.patience import PATIENCE_S, eventually
 
@@ -43,6 +43,11 @@ with EmbeddedDatabase(state, linger_s=linger_s) as database:
             break
         database.ensure()
 """
+
+
+def plain_user() -> OsUser:
+    """A user of the machine with a name and no rights; this one, if it is not root."""
+    return initdb_user(database_user())
 
 
 class Guest:

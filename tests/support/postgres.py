@@ -13,10 +13,10 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from bursar.store.embedded.os_user import OsUser, database_user
+from bursar.store.embedded.os_user import OsUser
 from bursar.store.embedded.programs import find_programs, make_reachable
 from tests.support.databases import migrated
-from tests.support.embedded_guests import new_room
+from tests.support.embedded_guests import new_room, plain_user
 from tests.support.patience import PATIENCE_S, eventually
 
 DEBIAN_15: Final = Path("/usr/lib/postgresql/15/bin")
@@ -113,7 +113,7 @@ def cluster(
 ) -> Iterator[Cluster]:
     """A server that runs, of the wheel's programs if no others are named; gone afterwards."""
     room = new_room()
-    user = database_user()
+    user = plain_user()
     if programs is None:
         programs = make_reachable(find_programs(), room, user).tree / "bin"
     made = Cluster(room=room, programs=programs, user=user, settings=settings or {})

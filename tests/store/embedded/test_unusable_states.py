@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from bursar.store.embedded import EmbeddedDatabase, StateUnusable, default_state
-from bursar.store.embedded.os_user import USER_VARIABLE, OsUser, database_user
+from bursar.store.embedded.folder import prepare_folder
+from bursar.store.embedded.os_user import DATABASE_UID, USER_VARIABLE, OsUser, database_user
 from tests.support.embedded_guests import (
     ROOT,
     World,
     environment_for,
     only_root,
+    plain_user,
     python_for,
     refusal,
 )
@@ -44,7 +46,7 @@ def said_by_plain_user(
     world: World, script: str, *arguments: str, user: OsUser | None = None, **settings: str
 ) -> str:
     """What a script prints that is run by somebody who is not root."""
-    user = user or database_user()
+    user = user or plain_user()
     told = subprocess.run(
         [*python_for(user), "-c", script, *arguments],
         env=environment_for(user, world.room) | settings,
@@ -125,7 +127,8 @@ def test_the_message_to_root_names_the_folder_that_postgresql_cannot_enter(world
 
     told = refused(state)
 
-    assert f"PostgreSQL runs as nobody, who cannot enter the folder {closed} (mode 700" in told
+    assert f"PostgreSQL runs as user id {DATABASE_UID}, who cannot enter the folder" in told
+    assert f"{closed} (mode 700" in told
     assert f"chmod o+x {closed}" in told
     assert USER_VARIABLE in told
     assert 0o40700 == closed.stat().st_mode
@@ -176,7 +179,7 @@ def test_root_without_permission_to_change_user_is_refused(world: World) -> None
         text=True,
     ).stdout
 
-    assert "Root cannot switch to nobody" in told
+    assert "Root cannot switch to user id" in told
 
 
 @only_root
@@ -187,7 +190,31 @@ def test_data_of_another_user_is_refused_unchanged(world: World) -> None:
     told = refused(state.path)
 
     assert f"The folder {state.data} belongs to root" in told
-    assert "PostgreSQL would run as nobody" in told
+    assert f"PostgreSQL would run as user id {DATABASE_UID}" in told
+
+
+def test_a_folder_that_several_users_share_is_refused(world: World) -> None:
+    """As /tmp: any of them could put files there."""
+    shared = world.room / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+
+    assert f"The folder {shared} is shared by several users" in refused(shared)
+
+
+@pytest.mark.parametrize(("before", "after"), [(0o755, 0o711), (0o777, 0o711), (0o700, 0o701)])
+def test_other_users_can_only_pass_through_a_state_folder(
+    world: World, before: int, after: int
+) -> None:
+    """Jobs among them: they list, read and write nothing there, however the folder was made."""
+    state = world.state().path
+    state.mkdir()
+    state.chmod(before)
+
+    prepare_folder(state, database_user())
+
+    mode = state.stat().st_mode & 0o777
+    assert (after if ROOT else before & 0o711) == mode
 
 
 def test_data_of_another_version_is_refused_unchanged(world: World) -> None:

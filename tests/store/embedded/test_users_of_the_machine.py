@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from bursar.store.embedded import EmbeddedDatabase
-from bursar.store.embedded.os_user import USER_VARIABLE, database_user
+from bursar.store.embedded.os_user import (
+    DATABASE_UID,
+    INITDB_USER,
+    USER_VARIABLE,
+)
 from bursar.store.embedded.programs import (
     COPY_PREFIX,
     PACKAGE,
@@ -24,6 +28,7 @@ from tests.support.embedded_guests import (
     execute,
     is_over,
     only_root,
+    plain_user,
     python_for,
 )
 from tests.support.patience import eventually
@@ -124,10 +129,47 @@ def test_root_can_name_the_user_that_postgresql_runs_as(
         assert "Groups:\t \n" in status, "root's groups were left behind"
 
 
+@only_root
+@pytest.mark.slow
+def test_postgresql_of_root_runs_as_a_user_id_of_its_own(world: World) -> None:
+    """No other program has it, jobs least of all: `nobody` could kill it and write its files."""
+    with EmbeddedDatabase(world.state().path, linger_s=LINGER_S) as database:
+        status = os.stat(f"/proc/{database.info.postgres_pid}")
+        owners = {path.lstat().st_uid for path in world.state().data.rglob("*")}
+
+    assert (DATABASE_UID, DATABASE_UID) == (status.st_uid, status.st_gid)
+    assert {DATABASE_UID} == owners
+    with pytest.raises(KeyError):
+        pwd.getpwuid(DATABASE_UID)
+
+
+@only_root
+@pytest.mark.slow
+def test_data_of_an_earlier_version_gets_the_user_of_postgresql(world: World) -> None:
+    """It ran as `nobody`. Files with another owner or a second name stay as they are."""
+    state, former = world.used_state(), pwd.getpwnam(INITDB_USER).pw_uid
+    for path in (state.data, *state.data.rglob("*")):
+        os.chown(path, former, -1, follow_symlinks=False)
+    secret = world.room / "secret"
+    secret.touch()
+    os.link(secret, state.data / "roots")
+    twice = world.room / "twice"
+    twice.touch()
+    os.chown(twice, former, -1)
+    os.link(twice, state.data / "linked")
+
+    with EmbeddedDatabase(state.path, linger_s=LINGER_S) as database:
+        assert [(7,)] == execute(database.url, "select figure from kept")
+        assert DATABASE_UID == os.stat(f"/proc/{database.info.postgres_pid}").st_uid
+    assert (0, former) == (secret.stat().st_uid, twice.stat().st_uid)
+    (state.data / "linked").unlink()
+    assert former not in {path.lstat().st_uid for path in state.data.rglob("*")}
+
+
 @pytest.mark.slow
 def test_a_plain_user_needs_nothing_but_a_home(world: World) -> None:
     """They own database, supervisor and state; the default state folder is below their home."""
-    user = database_user()
+    user = plain_user()
     home = world.room / "home"
     home.mkdir(mode=0o700)
     user.take(home)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from bursar.store.embedded.errors import StateUnusable
-from bursar.store.embedded.os_user import USER_VARIABLE, OsUser, owner_of
+from bursar.store.embedded.os_user import USER_VARIABLE, OsUser, initdb_user, owner_of
 from bursar.store.embedded.programs import MAJOR
 
 SYSTEM_STATE: Final = Path("/var/lib/bursar")
@@ -93,9 +93,19 @@ def prepare_folder(state: Path | str, user: OsUser) -> StateFolder:
         _ensure_folder(folder, 0o711 if user.must_switch else 0o700)
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise StateUnusable(f"The folder {path} cannot be written to by you. {OTHER_FOLDER}")
+    _close_to_others(path)
     if user.must_switch:
         _grant_access(path, user)
     return StateFolder(path)
+
+
+def _close_to_others(path: Path) -> None:
+    """Let no other user list the folder or write to it, if it is ours."""
+    status = path.stat()
+    if status.st_mode & stat.S_ISVTX:
+        raise StateUnusable(f"The folder {path} is shared by several users. {OTHER_FOLDER}")
+    if status.st_uid == os.geteuid() and status.st_mode & 0o066:
+        path.chmod(stat.S_IMODE(status.st_mode) & ~0o066)
 
 
 def _ensure_folder(folder: Path, mode: int) -> None:
@@ -161,7 +171,8 @@ def check_data(state: StateFolder, user: OsUser) -> None:
 
 def _check_owner(data: Path, user: OsUser) -> None:
     owner = owner_of(data)
-    if data.stat().st_uid == user.uid:
+    # Data of the user of initdb is from an earlier version, which ran as that user: handed over.
+    if data.stat().st_uid in (user.uid, initdb_user(user).uid):
         return
     remedy = f"Set {USER_VARIABLE}={owner}" if os.geteuid() == 0 else f"Run as {owner}, or as root"
     raise StateUnusable(

@@ -16,7 +16,7 @@ from typing import Final
 from bursar.store.embedded.atomic_files import move_atomically, write_atomically
 from bursar.store.embedded.errors import DatabaseDown
 from bursar.store.embedded.folder import StateFolder
-from bursar.store.embedded.os_user import OsUser
+from bursar.store.embedded.os_user import OsUser, initdb_user
 from bursar.store.embedded.programs import UNFINISHED_PREFIX, Programs
 from bursar.store.embedded.server_info import ROLE
 
@@ -106,23 +106,32 @@ class DatabaseCluster:
         making = Path(tempfile.mkdtemp(prefix=UNFINISHED_PREFIX, dir=self.state.path))
         secret = making / "password"
         write_atomically(secret, password)
-        self.user.take(secret)
-        self.user.take(making)
+        user = initdb_user(self.user)
+        user.take(secret)
+        user.take(making)
         data = making / "data"
         # initdb writes progress to stdout, which is dropped, and errors to stderr.
-        initdb = self._spawn(self._initdb(data, secret), lock, stdout=subprocess.DEVNULL)
+        initdb = self._spawn(self._initdb(data, secret), lock, user, stdout=subprocess.DEVNULL)
         if (status := initdb.wait()) != 0:
             raise DatabaseDown(f"initdb has failed ({status})")
+        self._take_data(data)
         move_atomically(data, self.state.data)
         shutil.rmtree(making)
 
     def start(self, address: Address, lock: int) -> subprocess.Popen[bytes]:
         """Start PostgreSQL as a child; it and its children hold the lock while they live."""
+        self._take_data(self.state.data)
         self._empty_run_folder()
         command = [self.programs.path("postgres"), "-D", str(self.state.data)]
         for name, value in (SETTINGS | address.settings).items():
             command += ["-c", f"{name}={value}"]
-        return self._spawn(command, lock)
+        return self._spawn(command, lock, self.user)
+
+    def _take_data(self, data: Path) -> None:
+        """Make PostgreSQL's user the owner of data that another user's initdb made."""
+        owner_uid = data.stat().st_uid
+        if owner_uid != self.user.uid and owner_uid == initdb_user(self.user).uid:
+            self.user.take_tree(data, owner_uid)
 
     def _initdb(self, data: Path, secret: Path) -> list[str]:
         return [
@@ -150,7 +159,7 @@ class DatabaseCluster:
         self.user.take(run)
 
     def _spawn(
-        self, command: Sequence[str], lock: int, stdout: int | None = None
+        self, command: Sequence[str], lock: int, user: OsUser, stdout: int | None = None
     ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             command,
@@ -162,7 +171,7 @@ class DatabaseCluster:
             # Runs between fork and exec, after the change of user, which would reset it.
             # The supervisor has one thread, so no lock can be held there.
             preexec_fn=_end_with_parent(os.getpid()),
-            **self.user.spawn_options(),
+            **user.spawn_options(),
         )
 
 

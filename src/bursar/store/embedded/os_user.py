@@ -1,6 +1,8 @@
 """The operating-system user that PostgreSQL runs as. PostgreSQL refuses to run as root.
 
-Root runs it as an existing unprivileged user; other users run it as themselves.
+Root runs it as a user id of its own, which has no name and which no other program uses; other users
+run it as themselves. Only initdb insists on a name: root runs it, once, as `INITDB_USER`, and hands
+what it made over.
 """
 
 import os
@@ -14,7 +16,11 @@ from typing import Any, Final
 from bursar.store.embedded.errors import StateUnusable
 
 USER_VARIABLE: Final = "BURSAR_DATABASE_USER"
-DEFAULT_USER: Final = "nobody"
+# Free on every system: above the ranges of systemd and of subordinate ids, below 2^31. The user ids
+# of jobs start above it (`agent.local.isolation`).
+DATABASE_UID: Final = 1_899_999_999
+CONTAINER_UID: Final = 39_999  # where only 65,536 ids exist, as in a container with its own ids
+INITDB_USER: Final = "nobody"
 
 # Run as that user: access lists, mounts and mode bits all count.
 _FIRST_THAT_FAILS: Final = """
@@ -45,6 +51,19 @@ class OsUser:
         if self.must_switch:
             os.chown(path, self.uid, self.gid, follow_symlinks=False)
 
+    def take_tree(self, folder: Path, former_uid: int) -> None:
+        """Make the user the owner of a folder and of everything in it that `former_uid` owns.
+
+        Links are not followed, and a file with a second name stays: it may be another program's.
+        The folder itself is last, so that an interrupted call is repeated.
+        """
+        for _, folders, files, parent in os.fwalk(folder):
+            for name in (*folders, *files):
+                status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+                if status.st_uid == former_uid and (name in folders or status.st_nlink == 1):
+                    os.chown(name, self.uid, self.gid, dir_fd=parent, follow_symlinks=False)
+        self.take(folder)
+
     def first_failing(self, tests: Iterable[tuple[str, Path]]) -> Path | None:
         """The first path that fails its test for this user: -x to enter or run, -r to read."""
         arguments = [str(part) for test in tests for part in test]
@@ -66,10 +85,31 @@ class OsUser:
 
 
 def database_user() -> OsUser:
-    """The current user; for root, the user in BURSAR_DATABASE_USER or `DEFAULT_USER`."""
+    """The current user; for root, the user in BURSAR_DATABASE_USER, or an id of its own."""
     if os.geteuid() != 0:
         return _current_user()
-    name = os.environ.get(USER_VARIABLE) or DEFAULT_USER
+    name = os.environ.get(USER_VARIABLE)
+    return _own_user() if not name else _named_user(name)
+
+
+def initdb_user(user: OsUser) -> OsUser:
+    """The user that runs initdb for `user`: another one if `user` has no name."""
+    return _named_user(INITDB_USER) if user.must_switch and not _has_name(user.uid) else user
+
+
+def _own_user() -> OsUser:
+    uid = DATABASE_UID if _is_mapped(DATABASE_UID) else CONTAINER_UID
+    return OsUser(name=f"user id {uid}", uid=uid, gid=uid, must_switch=True)
+
+
+def _is_mapped(uid: int) -> bool:
+    """Whether this user id exists in our user namespace."""
+    with open("/proc/self/uid_map") as lines:
+        ranges = [(int(first), int(count)) for first, _, count in map(str.split, lines)]
+    return any(first <= uid < first + count for first, count in ranges)
+
+
+def _named_user(name: str) -> OsUser:
     try:
         entry = pwd.getpwnam(name)
     except KeyError:
@@ -97,13 +137,14 @@ def _current_user() -> OsUser:
     return OsUser(name=name, uid=uid, gid=os.getegid(), must_switch=False)
 
 
-def _name_of(uid: int) -> str:
+def _has_name(uid: int) -> bool:
     try:
-        return pwd.getpwuid(uid).pw_name
+        return bool(pwd.getpwuid(uid))
     except KeyError:
-        return str(uid)
+        return False
 
 
 def owner_of(path: Path) -> str:
-    """The name of the user that a file or folder belongs to."""
-    return _name_of(path.stat().st_uid)
+    """The user that a file or folder belongs to."""
+    uid = path.stat().st_uid
+    return pwd.getpwuid(uid).pw_name if _has_name(uid) else f"user id {uid}"
