@@ -115,7 +115,8 @@ UPDATES: Final = MappingProxyType(
     }
     | {
         "draws": update_sql("draws", ("hold_id", "grant_id"), DRAWS),
-        "orgs": update_sql("orgs", (), ORG_COUNTERS),
+        "orgs": update_sql("orgs", (), ORGS),
+        "orgs, counters": update_sql("orgs", (), ORG_COUNTERS),
         "orgs, settings": update_sql("orgs", (), ORG_SETTINGS),
     }
 )
@@ -182,7 +183,7 @@ class BatchWriter:
         for hold, before in replaced.get(books.holds, {}).items():
             self._draws(org, before, books.holds.get(hold))
         if org in self.moved:
-            self.changed["orgs"].append((org, *_counter_values(books)))
+            self.changed["orgs, counters"].append((org, *_counter_values(books)))
             if _settings(trial.header_before()) != _settings(books.header):
                 self.changed["orgs, settings"].append((org, *_setting_values(books.header)))
 
