@@ -51,7 +51,7 @@ def test_job_survives_a_stopped_process_of_the_service(
                 "max_run_seconds": 600,
                 "pool": pool,
             }
-            eventually(lambda: operator.get(f"/pools/{pool}/nodes").json()["nodes"])
+            eventually(lambda: operator.get(f"/pools/{pool}/nodes").json()["items"])
             response = tenant.caller.post("/jobs", request)
             assert 202 == response.status_code, response.text
             job = f"/jobs/{response.json()['id']}"

@@ -129,7 +129,7 @@ def test_pool_is_created_once(operator: Caller, pool: str) -> None:
 
     assert 200 == again.status_code
     assert [pool] == [
-        one["id"] for one in operator.get("/pools").json()["pools"] if one["id"] == pool
+        one["id"] for one in operator.get("/pools").json()["items"] if one["id"] == pool
     ]
 
 
@@ -268,19 +268,36 @@ def test_only_operators_create_keys_of_nodes(tenant: Tenant, operator: Caller) -
         refused(operator.post("/keys", {**ask, **wrong}), 422, "invalid_request")
 
 
+def test_pools_and_nodes_are_listed_by_name_in_pages(
+    operator: Caller, pool: str, worker: Worker
+) -> None:
+    """The last page says that nothing follows."""
+    operator.made("/pools", {"id": f"{pool}-b"})
+    for name in ("n0", "n2"):
+        body = {**NODE, "gpus": 1}
+        assert 200 == operator.ask("PUT", f"/pools/{pool}/nodes/{name}", body).status_code
+
+    nodes = list(operator.pages(f"/pools/{pool}/nodes?limit=1"))
+    assert [["n0"], ["n1"], ["n2"]] == [[node["id"] for node in page["items"]] for page in nodes]
+    pools = [item["id"] for page in operator.pages("/pools?limit=1") for item in page["items"]]
+    assert sorted(pools) == pools
+    assert {pool, f"{pool}-b"} <= set(pools)
+    assert pools == [item["id"] for item in operator.get("/pools").json()["items"]]
+
+
 @pytest.mark.slow
 def test_a_silent_node_of_an_idle_pool_is_dead(operator: Caller, pool: str, worker: Worker) -> None:
     """A monitor that reads the nodes or the pools learns of it although nothing is queued (S10)."""
     worker.report()
 
     def node() -> Any:
-        [node] = operator.get(f"/pools/{pool}/nodes").json()["nodes"]
+        [node] = operator.get(f"/pools/{pool}/nodes").json()["items"]
         return node
 
     assert "ready" == node()["state"]
     eventually(lambda: "dead" == node()["state"], "the node is dead")
     assert node()["last_report_ms_ago"] >= 20_000
-    [listed] = [each for each in operator.get("/pools").json()["pools"] if each["id"] == pool]
+    [listed] = [each for each in operator.get("/pools").json()["items"] if each["id"] == pool]
     assert (0, []) == (listed["nodes"], listed["types"])
 
 
@@ -411,9 +428,9 @@ def test_logs_are_stored_in_order_and_once(payer: Tenant, worker: Worker, pool: 
     ]  # fmt: skip
     first = payer.caller.get(f"/jobs/{job}/logs?limit=1").json()
     rest = payer.caller.get(f"/jobs/{job}/logs?after={first['next']}").json()
-    assert ["one", "two"] == [one["text"] for told in (first, rest) for one in told["data"]]
+    assert ["one", "two"] == [one["text"] for told in (first, rest) for one in told["items"]]
     assert not rest["complete"]
-    assert [] == payer.caller.get(f"/jobs/{job}/logs?after={rest['next']}").json()["data"]
+    assert [] == payer.caller.get(f"/jobs/{job}/logs?after={rest['next']}").json()["items"]
     for query in ("after=x", "node=%00", "node=../n1"):
         refused(payer.caller.get(f"/jobs/{job}/logs?{query}"), 422, "invalid_request")
 
@@ -436,13 +453,12 @@ def test_log_is_complete_after_its_last_part(payer: Tenant, worker: Worker, pool
         answer = threads.submit(payer.caller.get, path)
         worker.send_log(fence, 7, "Traceback: boom\n", last=True)
         page = answer.result().json()
-    assert ["Traceback: boom\n"] == [part["text"] for part in page["data"]]
-    page = payer.caller.get(f"/jobs/{job}/logs?after={page['next']}").json()
-    assert ([], True) == (page["data"], page["complete"])
+    assert ["Traceback: boom\n"] == [part["text"] for part in page["items"]]
+    assert (True, None) == (page["complete"], page["next"])
 
     worker.send_log(fence, 23, "bursar: the result is ignored\n")
-    page = payer.caller.get(f"/jobs/{job}/logs?after={page['next']}").json()
-    assert ["bursar: the result is ignored\n"] == [part["text"] for part in page["data"]]
+    page = payer.caller.get(f"/jobs/{job}/logs").json()
+    assert "bursar: the result is ignored\n" == page["items"][-1]["text"]
 
 
 def test_log_is_complete_some_time_after_the_end(payer: Tenant, worker: Worker, pool: str) -> None:
@@ -470,10 +486,10 @@ def test_next_attempt_is_shown_after_the_last_part_of_the_one_before(
     eventually(worker.leases)
     [second] = worker.leases()
     worker.send_log(second["fence"], 0, "again")
-    assert [] == payer.caller.get(f"/jobs/{job}/logs").json()["data"]
+    assert [] == payer.caller.get(f"/jobs/{job}/logs").json()["items"]
     worker.send_log(first["fence"], 0, "lost", last=True)
 
-    parts = payer.caller.get(f"/jobs/{job}/logs").json()["data"]
+    parts = payer.caller.get(f"/jobs/{job}/logs").json()["items"]
     assert [(1, "lost"), (2, "again")] == [(part["attempt"], part["text"]) for part in parts]
 
 

@@ -77,7 +77,7 @@ def test_identical_jobs_run_once_follow_and_hit_the_cache(tenant: Tenant, pool: 
         left = result(tenant, job["id"])
         assert (0, first["id"]) == (left["exit_code"], left["cached_from"])
         assert {"model": f"s3://{first['id']}"} == left["manifest"]
-    lines = tenant.caller.get(f"/accounts/{tenant.account}/statement").json()["lines"]
+    lines = tenant.caller.get(f"/accounts/{tenant.account}/statement").json()["items"]
     charged = [line for line in lines if line["to_compartment"] == "spent"]
     assert [(COST, None), (COST // 10, first["id"]), (COST // 10, first["id"])] == [
         (line["amount_micros"], line["cached_from"]) for line in charged

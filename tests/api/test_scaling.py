@@ -137,7 +137,7 @@ def test_node_orders_are_listed(
         gone_at=1,
     )
     there = ordered(service, pool, "there", state=OrderState.READY, arrived_at=late.ordered_at)
-    told = operator.get(f"/pools/{pool}/orders").json()["orders"]
+    told = operator.get(f"/pools/{pool}/orders").json()["items"]
 
     assert gone.id == told[-1]["id"], "what is over comes last"
     found = {one["node"]: one for one in told}
@@ -147,7 +147,11 @@ def test_node_orders_are_listed(
     assert (False, "ready") == (found["there"]["late"], found["there"]["state"])
     assert 16 * CREDIT <= found["there"]["cost_micros"] < 17 * CREDIT
     assert ("drained", there.id) == (found["gone"]["removal_reason"], found["there"]["id"])
-    assert 1 == len(operator.get(f"/pools/{pool}/orders?limit=1").json()["orders"])
+    pages = list(operator.pages(f"/pools/{pool}/orders?limit=1"))
+    assert [1, 1, 1] == [len(page["items"]) for page in pages]
+    ids = [item["id"] for page in pages for item in page["items"]]
+    assert [order["id"] for order in told] == ids
+    refused(operator.get(f"/pools/{pool}/orders?after=x"), 422, "invalid_request")
 
 
 def test_returned_node_cannot_register(
@@ -184,7 +188,7 @@ def test_quarantined_node_gets_no_jobs_until_an_operator_readies_it(
             worker.report(*lost)
             operator.ask("POST", f"/pools/{pool}/nodes/n2/state", {"state": "draining"})
             payer.caller.post(f"/jobs/{job}/cancel", None)
-        found = {one["id"]: one for one in operator.get(f"/pools/{pool}/nodes").json()["nodes"]}
+        found = {one["id"]: one for one in operator.get(f"/pools/{pool}/nodes").json()["items"]}
         assert ("quarantined", "ready") == (found["n1"]["state"], found["n1"]["operator_state"])
         assert 0 < found["n1"]["quarantine_ms_left"] <= 300_000
         job = submit(payer, pool)

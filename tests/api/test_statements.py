@@ -65,22 +65,22 @@ def test_statement_leads_from_the_opening_to_the_closing_balance(busy: Tenant) -
     assert EMPTY == page["opening"]
     assert {part: busy.balance()["owned"][part] for part in PARTS} == page["closing"]
     parts = dict(page["opening"])
-    for line in page["lines"]:
+    for line in page["items"]:
         parts[f"{line['to_compartment']}_micros"] += line["amount_micros"]
         if line["from_compartment"] is not None:
             parts[f"{line['from_compartment']}_micros"] -= line["amount_micros"]
     assert page["closing"] == parts
     assert None is page["next"]
     assert busy.account == page["account_id"]
-    assert page["from"] < page["lines"][0]["at"] < page["to"]
+    assert page["from"] < page["items"][0]["at"] < page["to"]
     assert ["GrantIssued", "GrantIssued", "HoldOpened"] == [
-        line["kind"] for line in page["lines"][:3]
+        line["kind"] for line in page["items"][:3]
     ]
-    charged = next(line for line in page["lines"] if line["charge_id"] is not None)
+    charged = next(line for line in page["items"] if line["charge_id"] is not None)
     assert charged["hold_id"] is not None
     assert charged["user_id"] is not None
     assert charged["actor_id"] is not None
-    assert "+1" in {line["job_id"] for line in page["lines"]}
+    assert "+1" in {line["job_id"] for line in page["items"]}
 
 
 def test_each_page_of_a_statement_opens_where_the_last_one_closed(busy: Tenant) -> None:
@@ -96,12 +96,12 @@ def test_each_page_of_a_statement_opens_where_the_last_one_closed(busy: Tenant) 
         assert (whole["opening"], whole["closing"]) == (
             *(page["period_opening"], page["period_closing"]),
         ), "a page says what the whole period comes to"
-        lines += page["lines"]
+        lines += page["items"]
         opening, after = page["closing"], page["next"]
         if after is None:
             break
-        assert 3 == len(page["lines"])
-    assert whole["lines"] == lines
+        assert 3 == len(page["items"])
+    assert whole["items"] == lines
     assert whole["closing"] == opening
 
 
@@ -136,7 +136,7 @@ def test_csv_has_the_lines_of_the_statement(busy: Tenant) -> None:
     assert "application/json" == both.headers["content-type"]
     want = [
         {name: "" if value is None else str(value) for name, value in line.items()}
-        for line in page["lines"]
+        for line in page["items"]
     ]
     assert list(want[0]) == asked.text.split("\r\n")[0].split(",")
     found = rows_of(asked)
@@ -350,7 +350,7 @@ def test_an_empty_period_has_columns_and_no_rows(busy: Tenant) -> None:
     assert [] == rows_of(busy.caller.get(f"/exports/focus?{FAR}"))
     assert [] == told(busy.caller.get(f"/usage?{FAR}"))["items"]
     page = told(busy.caller.get(f"/accounts/{busy.account}/statement?{FAR}"))
-    assert ([], EMPTY, EMPTY) == (page["lines"], page["opening"], page["closing"])
+    assert ([], EMPTY, EMPTY) == (page["items"], page["opening"], page["closing"])
 
 
 # Who may ask for what

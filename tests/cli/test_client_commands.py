@@ -343,7 +343,7 @@ def test_statement_adds_up_and_usage_is_grouped(funded: Shell) -> None:
 
     statement = funded.json("statement", funded.account, "--for", "today", "--all")
     assert 100_000_000 == sum(
-        line["amount_micros"] for line in statement["lines"] if line["from_compartment"] is None
+        line["amount_micros"] for line in statement["items"] if line["from_compartment"] is None
     )
     assert funded.json("balance", funded.account)["owned"] == statement["closing"]
     paged = funded.run("statement", funded.account, "--for", "today", "--limit", "1")
@@ -370,10 +370,10 @@ def test_statement_adds_up_and_usage_is_grouped(funded: Shell) -> None:
 
 def test_all_pages_of_a_statement_are_joined() -> None:
     pages = [
-        {"opening": 1, "lines": ["a", "b"], "closing": 2, "next": "x"},
-        {"opening": 2, "lines": ["c"], "closing": 3, "next": None},
+        {"opening": 1, "items": ["a", "b"], "closing": 2, "next": "x"},
+        {"opening": 2, "items": ["c"], "closing": 3, "next": None},
     ]
-    whole = {"opening": 1, "lines": ["a", "b", "c"], "closing": 3, "next": None}
+    whole = {"opening": 1, "items": ["a", "b", "c"], "closing": 3, "next": None}
 
     assert whole == join_statement_pages(pages)
 

@@ -219,7 +219,7 @@ def test_autoscaling_is_configured_and_shown(
     again = funded.says("scaling", pool, "--set", str(file), "-o", "json")
     assert json.loads(told) == json.loads(again)
     assert not json.loads(told)["has_provisioner"]
-    assert {"orders": []} == json.loads(funded.says("scaling", pool, "--orders", "-o", "json"))
+    assert [] == json.loads(funded.says("scaling", pool, "--orders", "-o", "json"))["items"]
     for wrong in ("{", "[]"):
         file.write_text(wrong)
         assert 2 == funded.run("scaling", pool, "--set", str(file)).exit_code

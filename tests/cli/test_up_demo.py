@@ -35,7 +35,7 @@ class Up:
     def nodes(self) -> dict[str, str]:
         """The nodes by name, and their states."""
         try:
-            told = self.client.get("/v1/pools/main/nodes").body["nodes"]
+            told = self.client.get("/v1/pools/main/nodes").body["items"]
         except Problem:
             return {}
         return {one["id"]: one["state"] for one in told}
@@ -167,7 +167,7 @@ def share_a_gpu(one: Up) -> None:
     jobs = [one.client.post("/v1/jobs", ask).body["id"] for _ in range(2)]
     for job in jobs:
         eventually(partial(_is_running, one.client, job), "it runs")
-    [node] = one.client.get("/v1/pools/main/nodes").body["nodes"]
+    [node] = one.client.get("/v1/pools/main/nodes").body["items"]
     assert 500 == node["free_milli_gpus"]
 
 

@@ -68,7 +68,7 @@ def test_node_is_ordered_for_a_queue_and_removed_when_it_is_empty(
     seen: set[str] = set()
 
     def orders() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = operator.get(f"/pools/{POOL}/orders").json()["orders"]
+        found: list[dict[str, Any]] = operator.get(f"/pools/{POOL}/orders").json()["items"]
         seen.update(one["state"] for one in found)
         return found
 
@@ -83,7 +83,7 @@ def test_node_is_ordered_for_a_queue_and_removed_when_it_is_empty(
     [order] = orders()
 
     def printed() -> list[str]:
-        told = (payer.caller.get(f"/jobs/{id}/logs").json()["data"] for id in jobs)
+        told = (payer.caller.get(f"/jobs/{id}/logs").json()["items"] for id in jobs)
         return [part["text"] for data in told for part in data]
 
     eventually(lambda: [f"on {order['node']}\n"] * 2 == printed(), lambda: printed())
@@ -93,7 +93,7 @@ def test_node_is_ordered_for_a_queue_and_removed_when_it_is_empty(
     assert ("drained", False) == (order["removal_reason"], order["late"])
     assert order["cost_micros"] > 0
     assert {"ready"} <= seen
-    assert [] == operator.get(f"/pools/{POOL}/nodes").json()["nodes"]
+    assert [] == operator.get(f"/pools/{POOL}/nodes").json()["items"]
     assert {0} == {job(id)["held_micros"] for id in jobs}
     assert not _runs(order["node"]), "its agent has ended"
     with connected(service.database_url) as connection:

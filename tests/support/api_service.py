@@ -126,6 +126,15 @@ class Caller:
         """Look at something."""
         return self.http.get(f"/v1{path}", headers=_named(headers))
 
+    def pages(self, path: str) -> Iterator[Any]:
+        """All pages of a list."""
+        after = ""
+        while after is not None:
+            answer = self.get(f"{path}{'&' if '?' in path else '?'}after={after}")
+            assert 200 == answer.status_code, answer.text
+            yield answer.json()
+            after = answer.json()["next"]
+
     def post(
         self, path: str, body: Any = None, key: str | None = None, **headers: str
     ) -> httpx2.Response:

@@ -143,7 +143,7 @@ class _Client:
         """Wait until the agent was heard of."""
 
         def has_reported() -> bool:
-            nodes = self.call("GET", f"/pools/{POOL}/nodes")["nodes"]
+            nodes = self.call("GET", f"/pools/{POOL}/nodes")["items"]
             return any(node["last_report_ms_ago"] is not None for node in nodes)
 
         _poll_until(has_reported)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from typing import Annotated, Any, Final, Generic, TypeVar
 
@@ -34,10 +34,17 @@ _EVENT: Final = re.compile(r"([0-9a-f-]{36}):([0-9]{1,18})")
 
 
 class Paginated(WireModel, Generic[T]):
-    """A page of a list."""
+    """A page of a list: every list of the API has this form."""
 
     items: list[T]
-    next: str | None
+    next: str | None  # `after` of the next page; None after the last one
+
+
+def cut_page(names: Iterable[str], after: str, limit: int) -> tuple[list[str], str | None]:
+    """The names of one page of a whole list, sorted, and the `next` of the page."""
+    following = sorted(name for name in names if name > after)
+    page = following[:limit]
+    return page, page[-1] if len(following) > limit else None
 
 
 def json_response(model: WireModel, status: int = 200) -> Response:

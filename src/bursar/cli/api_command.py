@@ -232,6 +232,10 @@ class ApiCall:
             answer = client.get(path, params)
         return self._print(answer, columns, **view)
 
+    def get_all(self, path: str, columns: Sequence[str], **view: Any) -> Any:
+        """Fetch all pages of a list and print them as one."""
+        return self.get_page(path, columns, {}, 1_000, None, True, **view)
+
     def get_page(
         self,
         path: str,

@@ -156,7 +156,6 @@ FIELDS: Final[Mapping[str, str]] = MappingProxyType(
         "likely_run_ms": "The likely run time in milliseconds.",
         "likely_run_seconds": "The likely run time in seconds.",
         "limit_micros": "The limit in micro-credits.",
-        "lines": "The movements, in order.",
         "manifest": "The manifest that the job wrote; null if it wrote none.",
         "max_cost_micros": "The maximum cost of the job in micro-credits.",
         "max_run_seconds": "The maximum run time in seconds.",

@@ -20,8 +20,10 @@ class LogPart(WireModel):
 class LogsResponse(WireModel):
     """Parts of a job's log, by attempt and node."""
 
-    data: list[LogPart]
-    next: Annotated[str, Field(description="Send it as `after` to read on.")]
+    items: list[LogPart]
+    next: Annotated[
+        str | None, Field(description="Send it as `after` to read on; null after the last part.")
+    ]
     finished: Annotated[
         bool, Field(description="Whether the job has finished. Its last output may still follow.")
     ]

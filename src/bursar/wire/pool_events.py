@@ -18,10 +18,3 @@ class PoolEventResponse(WireModel):
     kind: Literal["snapshot", "part", "round"]
     body: dict[str, Any]
     digest: Annotated[str, Field(description="of the event and the digest before it")]
-
-
-class PoolEventsResponse(WireModel):
-    """A page of a stream."""
-
-    items: list[PoolEventResponse]
-    next: Annotated[int | None, Field(description="`after` of the next page, if there is one")]

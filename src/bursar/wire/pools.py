@@ -77,12 +77,6 @@ def _free(pool: Pool, machine: PoolNode) -> int:
     return (node.gpus * node.slots - taken) * MILLI // node.slots
 
 
-class PoolsResponse(WireModel):
-    """All pools."""
-
-    pools: list[PoolResponse]
-
-
 class NodeResponse(WireModel):
     """A node and its free capacity."""
 
@@ -124,12 +118,6 @@ class NodeResponse(WireModel):
             rack=node.rack,
             labels=list(node.labels),
         )
-
-
-class NodesResponse(WireModel):
-    """The nodes of a pool."""
-
-    nodes: list[NodeResponse]
 
 
 class NodeStateRequest(WireModel):

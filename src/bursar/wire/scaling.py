@@ -196,9 +196,3 @@ class NodeOrderResponse(WireModel):
             price_micros_per_hour=order.price,
             cost_micros=order.cost(now),
         )
-
-
-class NodeOrdersResponse(WireModel):
-    """The orders: unfinished ones first, then the last returned ones."""
-
-    orders: list[NodeOrderResponse]

@@ -33,7 +33,7 @@ class StatementLine(WireModel):
 
 
 class StatementPage(WireModel):
-    """A page of a statement: opening and lines come to the closing, in every compartment."""
+    """A page of a statement: opening and items come to the closing, in every compartment."""
 
     account_id: str
     start: From
@@ -41,7 +41,7 @@ class StatementPage(WireModel):
     period_opening: Compartments
     period_closing: Compartments
     opening: Compartments
-    lines: list[StatementLine]
+    items: list[StatementLine]
     closing: Compartments
     next: str | None
 
@@ -69,4 +69,5 @@ class UsageReport(WireModel):
     to: Time
     by: list[str]
     items: list[UsageRow]
+    next: None = None  # a report is never cut
     total: UsageRow

@@ -61,8 +61,8 @@ async def read_logs(
             break
         await asyncio.sleep(POLL_INTERVAL_S)
     document = LogsResponse.model_construct(
-        data=[_render_part(part) for part in parts],
-        next=_place_after(parts[-1]) if parts else after or _format_place(place),
+        items=[_render_part(part) for part in parts],
+        next=None if is_complete else _place_after(parts[-1]) if parts else _format_place(place),
         finished=is_finished,
         complete=is_complete,
         progress_ppm=await service.read(lambda reader: progress_of(reader, job.pool, org, job.job)),

@@ -9,9 +9,10 @@ from starlette.responses import Response
 from bursar.api.call import Call
 from bursar.api.operation import OperationTable
 from bursar.api.operations.pools import Name, find_pool
+from bursar.api.pages import AfterNumber, Paginated
 from bursar.service.keys import Scope
 from bursar.service.pools.replay import StoredEvent, events_of
-from bursar.wire.pool_events import PoolEventsResponse
+from bursar.wire.pool_events import PoolEventResponse
 from bursar.wire.times import instant_text
 
 operations = OperationTable("Pools")
@@ -24,13 +25,13 @@ Most = Annotated[int, Field(ge=1, le=100, description="how many, at most")]
     "/v1/pools/{pool}/events",
     summary="List the events of a pool",
     name="pools.events",
-    response=PoolEventsResponse,
+    response=Paginated[PoolEventResponse],
     scope=Scope.OPERATOR,
 )
 async def list_pool_events(
     call: Call,
     pool: Name,
-    after: Annotated[int, Field(ge=0, le=2**62)] = 0,
+    after: AfterNumber = 0,
     limit: Most = 20,
 ) -> Response:
     """Return the inputs and decisions of the pool's leaders in order: the audit trail of the
@@ -40,7 +41,7 @@ async def list_pool_events(
     name = (await find_pool(service, pool)).id
     events = await service.read(lambda reader: events_of(reader, name, after, limit))
     items = ",".join(_render(name, event) for event in events)
-    further = events[-1].n if len(events) == limit else None
+    further = str(events[-1].n) if len(events) == limit else None
     body = f'{{"items":[{items}],"next":{json.dumps(further)}}}'
     return Response(body.encode(), media_type="application/json")
 

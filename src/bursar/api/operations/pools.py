@@ -11,7 +11,7 @@ from bursar.api.call import Call
 from bursar.api.context import Service
 from bursar.api.errors import CallFailed
 from bursar.api.operation import OperationTable
-from bursar.api.pages import json_response
+from bursar.api.pages import After, Limit, Paginated, cut_page, json_response
 from bursar.core.dispatch.pool import reset_reports, set_node_state
 from bursar.core.dispatch.reports import LeaseOrders, NodeReport, has_news
 from bursar.core.dispatch.state import Pool
@@ -37,11 +37,9 @@ from bursar.wire.agents import (
 from bursar.wire.pools import (
     NAME,
     NodeResponse,
-    NodesResponse,
     NodeStateRequest,
     PoolRequest,
     PoolResponse,
-    PoolsResponse,
 )
 from bursar.wire.requests import EmptyBody
 
@@ -102,15 +100,16 @@ def _render_pool(handle: PoolHandle) -> PoolResponse:
     "/v1/pools",
     summary="List pools",
     name="pools.list",
-    response=PoolsResponse,
+    response=Paginated[PoolResponse],
     scope=Scope.READ,
 )
-async def list_pools(call: Call) -> Response:
-    """Return all pools with their GPUs and queues."""
+async def list_pools(call: Call, after: After = "", limit: Limit = 1_000) -> Response:
+    """Return the pools with their GPUs and queues, by name."""
     service = call.service
     handles = {} if service.pools is None else dict(service.pools.handles)
-    document = PoolsResponse(pools=[_render_pool(handles[name]) for name in sorted(handles)])
-    return json_response(document)
+    names, following = cut_page(handles, after, limit)
+    items = [_render_pool(handles[name]) for name in names]
+    return json_response(Paginated(items=items, next=following))
 
 
 # Nodes
@@ -120,19 +119,21 @@ async def list_pools(call: Call) -> Response:
     "/v1/pools/{pool}/nodes",
     summary="List nodes",
     name="nodes.list",
-    response=NodesResponse,
+    response=Paginated[NodeResponse],
     scope=Scope.OPERATOR,
     tag="Nodes",
 )
-async def list_nodes(call: Call, pool: Name) -> Response:
-    """Return the nodes of a pool and what is in use on them."""
+async def list_nodes(call: Call, pool: Name, after: After = "", limit: Limit = 1_000) -> Response:
+    """Return the nodes of a pool and what is in use on them, by name."""
     handle = await find_pool(call.service, pool)
 
-    def look(seen: Pool, now: Instant) -> list[NodeResponse]:
-        machines = (seen.machines[name] for name in sorted(seen.machines))
-        return [NodeResponse.from_core(seen, machine, now) for machine in machines]
+    def look(seen: Pool, now: Instant) -> Paginated[NodeResponse]:
+        names, following = cut_page(seen.machines, after, limit)
+        machines = (seen.machines[NodeId(name)] for name in names)
+        items = [NodeResponse.from_core(seen, machine, now) for machine in machines]
+        return Paginated(items=items, next=following)
 
-    return json_response(NodesResponse(nodes=handle.look_now(look)))
+    return json_response(handle.look_now(look))
 
 
 @operations.put(

@@ -1,27 +1,23 @@
 """Routes for nodes that come and go: what operators decide, and what was ordered (S12)."""
 
-from typing import Annotated
+import re
+from typing import Final
 
-from pydantic import Field
 from starlette.responses import Response
 
 from bursar.api.call import Call
 from bursar.api.context import Service
+from bursar.api.errors import CallFailed
 from bursar.api.operation import OperationTable
 from bursar.api.operations.pools import Name, find_pool
-from bursar.api.pages import json_response
+from bursar.api.pages import After, Limit, Paginated, json_response
 from bursar.service.keys import Scope
-from bursar.service.pools.node_orders import decide_scale, orders_of, scale_of
-from bursar.wire.scaling import (
-    NodeOrderResponse,
-    NodeOrdersResponse,
-    ScalingRequest,
-    ScalingResponse,
-)
+from bursar.service.pools.node_orders import OrderPosition, decide_scale, orders_of, scale_of
+from bursar.wire.scaling import NodeOrderResponse, ScalingRequest, ScalingResponse
 
 operations = OperationTable("Pools")
 
-Most = Annotated[int, Field(ge=1, le=1_000, description="how many, at most")]
+_AFTER: Final = re.compile(r"(\d{1,19})\.(\d{1,19})\.([!-~]{1,256})")
 
 
 @operations.get(
@@ -65,15 +61,29 @@ async def _scaling_response(service: Service, pool: str) -> Response:
     "/v1/pools/{pool}/orders",
     summary="List ordered nodes",
     name="orders.list",
-    response=NodeOrdersResponse,
+    response=Paginated[NodeOrderResponse],
     scope=Scope.OPERATOR,
 )
-async def list_orders(call: Call, pool: Name, limit: Most = 100) -> Response:
-    """Return the nodes that were ordered for a pool, and their cost."""
+async def list_orders(call: Call, pool: Name, after: After = "", limit: Limit = 100) -> Response:
+    """Return the nodes that were ordered for a pool, and their cost: unfinished orders first, then
+    the last returned nodes.
+    """
     service = call.service
-    name = (await find_pool(service, pool)).id
-    orders, now = await service.read(lambda reader: orders_of(reader, name, limit))
-    document = NodeOrdersResponse.model_construct(
-        orders=[NodeOrderResponse.from_core(order, now) for order in orders]
+    name, place = (await find_pool(service, pool)).id, _parse_after(after)
+    orders, following, now = await service.read(
+        lambda reader: orders_of(reader, name, place, limit)
+    )
+    document = Paginated[NodeOrderResponse].model_construct(
+        items=[NodeOrderResponse.from_core(order, now) for order in orders],
+        next=None if following is None else ".".join(map(str, following)),
     )
     return json_response(document)
+
+
+def _parse_after(after: str) -> OrderPosition:
+    match = _AFTER.fullmatch(after)
+    if after and match is None:
+        raise CallFailed("invalid_request", "after: use the `next` value of the previous page")
+    return (
+        OrderPosition() if match is None else OrderPosition(int(match[1]), int(match[2]), match[3])
+    )

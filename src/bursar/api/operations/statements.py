@@ -142,7 +142,7 @@ async def get_statement(
     if not _as_csv(call, format):
         response = read_response(call, org, seen.number, _json(document))
     else:
-        rows = [list(line.values()) for line in document["lines"]]
+        rows = [list(line.values()) for line in document["items"]]
         header = list(shapes.StatementLine.model_fields)
         response = _csv_response(call, org, seen.number, [header, *rows])
         if document["next"] is not None:
@@ -173,7 +173,7 @@ def _render_statement(account: str, statement: AccountStatement) -> dict[str, An
         "period_opening": _compartments(statement.period_opening),
         "period_closing": _compartments(statement.period_closing),
         "opening": _compartments(statement.opening),
-        "lines": [_render_line(line) for line in statement.lines],
+        "items": [_render_line(line) for line in statement.lines],
         "closing": _compartments(statement.closing),
         "next": None if behind is None else f"{behind[0]}.{behind[1]}",
     }
@@ -302,6 +302,7 @@ def _render_report(org: str, report: Report, rows: list[dict[str, Any]]) -> dict
         "to": instant_text(report.period.end),
         "by": [dimension.value for dimension in report.by],
         "items": rows,
+        "next": None,
         "total": _figures(total, Dimension.KIND in report.by),
     }
 

@@ -156,7 +156,7 @@ async function lookAt(tenant) {
 
 async function look() {
   const [pools, orgs] = await Promise.all([ask("/pools"), maybe("/orgs?limit=" + ORGS)]);
-  const busy = pools.pools.filter(isLively), idle = pools.pools.length - busy.length;
+  const busy = pools.items.filter(isLively), idle = pools.items.length - busy.length;
   const nodes = await Promise.all(busy.map((pool) => maybe("/pools/" + pool.id + "/nodes")));
   const tenants = await Promise.all((await tenantsOf(orgs)).map(lookAt));
   const jobs = tenants.flatMap((one) => one.jobs);
@@ -169,7 +169,7 @@ async function look() {
     const why = await maybe("/jobs/" + job.id + "/why");
     if (why) job.told = reasons(why.lines, names);
   }));
-  at("pools").replaceChildren(...busy.map((pool, n) => shownPool(pool, nodes[n]?.nodes)));
+  at("pools").replaceChildren(...busy.map((pool, n) => shownPool(pool, nodes[n]?.items)));
   if (idle) at("pools").append(made("p", idle + (idle > 1 ? " pools have" : " pool has") +
     " neither nodes that can be used nor jobs", "faint"));
   at("tenants").tBodies[0].replaceChildren(...tenants.map(shownTenant));

@@ -34,7 +34,7 @@ def logs(
             wait_ms = LONG_POLL_MS if waits else 0
             load = partial(_load_page, client, id, node, after, wait_ms=wait_ms)
             page = retry_patiently(load) if wait_ms else load()
-            for part in page["data"]:
+            for part in page["items"]:
                 if attempt and part["attempt"] != attempt:
                     print(f"--- attempt {part['attempt']} on {part['node']}", file=sys.stderr)
                 attempt = part["attempt"]
@@ -42,7 +42,7 @@ def logs(
             sys.stdout.flush()
             after = page["next"]
             waits = follow or page["finished"]
-            if page["complete"] or not (waits or page["data"]):
+            if page["complete"] or not (waits or page["items"]):
                 break
         if not attempt:
             print_note(_describe_no_output(client.get(f"/v1/jobs/{id}").body, node))

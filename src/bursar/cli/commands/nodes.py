@@ -59,11 +59,11 @@ def nodes(
         if node is not None:
             with connect() as client:
                 client.post(f"/v1/pools/{pool}/nodes/{node}/state", {"state": state}, key=call.key)
-    call.get(f"/v1/pools/{pool}/nodes", COLUMNS, rows=_build_rows, text=_render_nodes)
+    call.get_all(f"/v1/pools/{pool}/nodes", COLUMNS, rows=_build_rows, text=_render_nodes)
 
 
 def _build_rows(body: Any) -> list[dict[str, Any]]:
-    return [{**node, "free_gpus": f"{node['free_milli_gpus'] / 1_000:g}"} for node in body["nodes"]]
+    return [{**node, "free_gpus": f"{node['free_milli_gpus'] / 1_000:g}"} for node in body["items"]]
 
 
 def _render_nodes(body: Any) -> str:

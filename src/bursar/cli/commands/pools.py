@@ -50,7 +50,7 @@ def pools(
     if add is not None:
         with connect() as client:
             client.post("/v1/pools", {"id": add}, key=call.key)
-    call.get("/v1/pools", COLUMNS, rows=_build_rows, text=_render_pools)
+    call.get_all("/v1/pools", COLUMNS, rows=_build_rows, text=_render_pools)
 
 
 def _build_rows(body: Any) -> list[dict[str, Any]]:
@@ -64,7 +64,7 @@ def _build_rows(body: Any) -> list[dict[str, Any]]:
             "gpus": gpu_type["gpus"],
             "free_gpus": f"{gpu_type['free_milli_gpus'] / 1_000:g}",
         }
-        for pool in body["pools"]
+        for pool in body["items"]
         for gpu_type in pool["types"] or no_types
     ]
 

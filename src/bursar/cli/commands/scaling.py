@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bursar.cli.api_command import ApiCall, Output, UsageError
+from bursar.cli.api_command import After, All, ApiCall, Limit, Output, UsageError
 from bursar.cli.output import Format
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -46,6 +46,9 @@ def scaling(
     orders: Annotated[
         bool, typer.Option("--orders", help="Show node orders and their cost.")
     ] = False,
+    limit: Limit = 100,
+    after: After = None,
+    all: All = False,
     output: Output = Format.TABLE,
 ) -> None:
     """Show or set which nodes a pool can order. For operators.
@@ -54,7 +57,7 @@ def scaling(
     """
     call = ApiCall(output)
     if orders:
-        call.get(f"/v1/pools/{pool}/orders", ORDER_COLUMNS, rows=lambda body: body["orders"])
+        call.get_page(f"/v1/pools/{pool}/orders", ORDER_COLUMNS, {}, limit, after, all)
     elif set_ is not None:
         call.put(f"/v1/pools/{pool}/scaling", _load_configuration(set_), COLUMNS, rows=_offers)
     else:

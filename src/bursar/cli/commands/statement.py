@@ -52,7 +52,7 @@ def statement(
         limit,
         after,
         all,
-        rows=lambda body: list(body["lines"]),
+        rows=lambda body: list(body["items"]),
         text=render_statement,
         join=join_statement_pages,
     )
@@ -60,8 +60,8 @@ def statement(
 
 def join_statement_pages(pages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Join the pages of a statement."""
-    lines = [line for page in pages for line in page["lines"]]
-    return {**pages[-1], "opening": pages[0]["opening"], "lines": lines}
+    lines = [line for page in pages for line in page["items"]]
+    return {**pages[-1], "opening": pages[0]["opening"], "items": lines}
 
 
 def render_statement(body: Mapping[str, Any]) -> str:
@@ -84,4 +84,4 @@ def render_statement(body: Mapping[str, Any]) -> str:
         [[name, *(format_credits(end[part]) for part in parts)] for name, end in ends.items()],
         [False, *(True for _ in parts)],
     )
-    return "\n\n".join([period, render_table(TABLE_COLUMNS, body["lines"]), balances])
+    return "\n\n".join([period, render_table(TABLE_COLUMNS, body["items"]), balances])

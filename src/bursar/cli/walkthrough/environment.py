@@ -155,7 +155,7 @@ class Stage:
         self.wait(self._has_node, "the node to register")
 
     def _has_node(self) -> bool:
-        pools = self.client.get("/v1/pools").body["pools"]
+        pools = self.client.get("/v1/pools").body["items"]
         return any(pool["id"] == self.pool and pool["nodes"] for pool in pools)
 
     def kill_node(self) -> None:

@@ -5,7 +5,10 @@ from bursar.core.ids import PoolId
 from bursar.core.instant import Instant
 from bursar.core.scheduling.advice.autoscale import Scaling
 from bursar.store.pools import node_orders as store
+from bursar.store.pools.node_orders import OrderPosition
 from bursar.store.sql.connection import Connection, money_time
+
+__all__ = ["OrderPosition", "decide_scale", "is_given_back", "orders_of", "scale_of"]
 
 NOTHING = Scale(offers=(), scaling=Scaling())
 
@@ -21,10 +24,12 @@ def decide_scale(connection: Connection, pool: PoolId, scale: Scale) -> None:
 
 
 def orders_of(
-    connection: Connection, pool: PoolId, most: int = store.ORDERS_MAX
-) -> tuple[list[NodeOrder], Instant]:
-    """What was ordered for a pool, and the time."""
-    return store.latest_orders(connection, pool, most), money_time(connection)
+    connection: Connection, pool: PoolId, after: OrderPosition, most: int
+) -> tuple[list[NodeOrder], OrderPosition | None, Instant]:
+    """A page of what was ordered for a pool, where the next page begins, and the time."""
+    orders = store.latest_orders(connection, pool, most + 1, after)
+    following = OrderPosition.behind(orders[most - 1]) if len(orders) > most else None
+    return orders[:most], following, money_time(connection)
 
 
 def is_given_back(connection: Connection, pool: PoolId, node: str) -> bool:

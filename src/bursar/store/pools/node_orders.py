@@ -5,7 +5,7 @@ they are about. What operators have decided is theirs alone to write.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Self
 
 from bursar.core.dispatch.node_orders import NodeOrder, OrderState, RemovalReason, Scale
 from bursar.core.ids import PoolId
@@ -29,11 +29,13 @@ LIVE_ORDERS: Final = f"""
      where t.pool_id = %s and t.gone_at is null
      order by t.ordered_at, t.order_id
 """
+_FOREVER: Final = 2**63 - 1  # later than any order is returned or placed
 LATEST_ORDERS: Final = f"""
     select {_COLUMNS}
       from pool_orders t
      where t.pool_id = %s and t.ordered_at >= 0
-     order by t.gone_at desc nulls first, t.ordered_at desc, t.order_id
+       and (coalesce(t.gone_at, {_FOREVER}), t.ordered_at, t.order_id) < (%s, %s, %s)
+     order by coalesce(t.gone_at, {_FOREVER}) desc, t.ordered_at desc, t.order_id desc
      limit %s
 """
 ORDER_OF_NODE: Final = f"""
@@ -124,9 +126,28 @@ def live_orders(connection: Connection, pool: PoolId) -> list[NodeOrder]:
     return _select_orders(connection, pool, LIVE_ORDERS, [pool])
 
 
-def latest_orders(connection: Connection, pool: PoolId, most: int = ORDERS_MAX) -> list[NodeOrder]:
+class OrderPosition(NamedTuple):
+    """A place in the list of a pool's orders; the default is its beginning."""
+
+    gone_at: Instant = _FOREVER  # of an order that is not over, too
+    ordered_at: Instant = _FOREVER
+    order: str = ""
+
+    @classmethod
+    def behind(cls, order: NodeOrder) -> Self:
+        """The place behind an order."""
+        gone_at = _FOREVER if order.gone_at is None else order.gone_at
+        return cls(gone_at, order.ordered_at, order.id)
+
+
+def latest_orders(
+    connection: Connection,
+    pool: PoolId,
+    most: int = ORDERS_MAX,
+    after: OrderPosition = OrderPosition(),  # noqa: B008  # immutable
+) -> list[NodeOrder]:
     """The orders of a pool, those that are not over first, then the last to be over."""
-    return _select_orders(connection, pool, LATEST_ORDERS, [pool, most])
+    return _select_orders(connection, pool, LATEST_ORDERS, [pool, *after, most])
 
 
 def order_of_node(connection: Connection, pool: PoolId, node: str) -> NodeOrder | None:

@@ -56,5 +56,5 @@ create unique index pool_orders_one_node on pool_orders (pool_id, node_id)
 create index pool_orders_not_gone on pool_orders (pool_id, ordered_at, order_id)
     where gone_at is null;
 create index pool_orders_latest on pool_orders
-    (pool_id, gone_at desc nulls first, ordered_at desc, order_id)
+    (pool_id, coalesce(gone_at, 9223372036854775807) desc, ordered_at desc, order_id desc)
     where ordered_at >= 0;
