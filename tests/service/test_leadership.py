@@ -135,7 +135,7 @@ def test_who_asks_a_leader_that_leaves_is_told_so(database_url: str, pool: str) 
             leaving.goes_on.set()
         after = leading.ask(_nodes)
         for one in (before, after):
-            with pytest.raises(Busy, match="led no more"):
+            with pytest.raises(Busy, match="no longer leads"):
                 one.result(60)
 
 

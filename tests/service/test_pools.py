@@ -503,7 +503,7 @@ def test_memory_that_contradicts_the_rows_is_read_anew(
         assert handle.report(node.told()).result() is None
         assert handle.report(other.told()).result() is not None
         assert [N2] == handle.look(lambda known: [*known.machines])
-    assert "is read anew" in caplog.text
+    assert "reading again" in caplog.text
 
 
 def test_news_for_nodes_are_not_lost_with_the_transaction_that_found_them(

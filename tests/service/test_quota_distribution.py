@@ -375,7 +375,7 @@ def test_an_org_whose_quotas_cannot_be_divided_holds_up_no_other(
             pool.look(lambda known: len(known.quota_usage.slices)) for pool in one.pools.values()
         ]
     assert [1, 1] == told
-    assert f"the quotas of org {blocked} are not divided" in caplog.text
+    assert f"dividing the quotas of org {blocked} failed" in caplog.text
 
 
 def test_a_pool_that_cannot_be_reached_holds_up_no_other(
@@ -405,7 +405,7 @@ def test_a_pool_that_cannot_be_reached_holds_up_no_other(
             dealer.divide(world.org)
         known = [len(pool.look(lambda seen: seen.quota_usage.slices)) for pool in (first, second)]
     assert [0, 1] == known
-    assert f"quota update of pool {first.id} failed" in caplog.text
+    assert f"pool {first.id}: quotas or policy not delivered" in caplog.text
 
 
 def places(database_url: str) -> Iterator[int]:

@@ -245,7 +245,7 @@ def test_an_event_that_was_changed_is_found(connection: Connection, noted: str, 
             found = replay(connection, noted)
             same = found.difference is None
             assert not same or what in ("an input", "a decision"), "some have neither"
-            assert same or f"event {n} is not what was written" == found.difference
+            assert same or f"event {n} was changed after it was written" == found.difference
 
 
 def _rounds(connection: Connection, pool: str) -> list[int]:
@@ -261,9 +261,9 @@ def test_a_change_that_was_signed_anew_is_found_where_it_was_decided(
         n = _retouched(connection, noted, '"why":"turn"', '"why":"age"')
         found = replay(connection, noted).difference
         assert found is not None
-        assert found.startswith(f"event {n}: [")
-        assert '"why":"turn"' in found.partition(" is decided now, ")[0]
-        assert '"why":"age"' in found.partition(" is decided now, ")[2]
+        assert found.startswith(f"event {n}: replayed [")
+        assert '"why":"turn"' in found.partition(", recorded ")[0]
+        assert '"why":"age"' in found.partition(", recorded ")[2]
 
 
 def told_by_verify(connection: Connection, pool: str) -> set[str]:
@@ -344,7 +344,7 @@ def test_what_other_rules_have_decided_is_not_judged(
     assert None is found.difference
     assert 0 < found.windows == found.others
     assert 0 == found.decisions
-    assert "windows of other rules: decided again, the same" in found.summary
+    assert "windows of other versions not replayed: all decisions are the same" in found.summary
 
 
 def test_old_windows_can_be_taken_away(connection: Connection, noted: str) -> None:
@@ -366,7 +366,7 @@ def test_an_operator_replays_and_trims(
     whole = replay(connection, noted)
     told = run(database_url, "audit", "replay", noted)
     assert (0, f"{whole.summary}\n") == (told.exit_code, told.stdout)
-    assert told.stdout.endswith(": decided again, the same\n")
+    assert told.stdout.endswith(": all decisions are the same\n")
     part = run(database_url, "audit", "replay", noted, "--from", str(whole.last))
     assert (0, False) == (part.exit_code, part.stdout == told.stdout)
     kept = run(database_url, "audit", "trim", noted, "--days", "36500")

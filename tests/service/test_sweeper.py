@@ -354,7 +354,7 @@ def test_an_org_that_cannot_be_swept_is_reported_and_skipped(
 
     assert (2, 1) == (done.orgs, done.behind)
     assert 0 == worker_leases.last_done(own, "sweeper"), "not all is in the top lists"
-    assert f"{bad.org} could not be swept" in caplog.text
+    assert f"org {bad.org}: writing due events failed" in caplog.text
     assert "GrantLapsed" in [kind for kind, _ in events_of(good)]
 
 

@@ -84,11 +84,11 @@ def open_service(
             RollingHoldWorker(database.connect, run_asks_through(ledger), clock=clock),
             FollowerWorker(database.connect, run_asks_through(ledger), clock=clock),
         ):
-            readers, auth_reads = ReadPool(database.connect), ReadPool(database.connect, threads=2)
+            readers, key_readers = ReadPool(database.connect), ReadPool(database.connect, threads=2)
             try:
                 key = read_or_create(folder / FIRST_KEY, first_key(ledger, secret))
                 with serving_pools(database, ledger, clock) as pools:
-                    service = Service(ledger, readers, auth_reads, secret, outbound=outbound)
+                    service = Service(ledger, readers, key_readers, secret, outbound=outbound)
                     router = Router(pools)
                     service.pools = pools
                     service.admission = JobAdmission(
@@ -102,7 +102,7 @@ def open_service(
                         yield service, key
             finally:
                 readers.close()
-                auth_reads.close()
+                key_readers.close()
 
 
 def serve(

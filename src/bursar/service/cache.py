@@ -19,7 +19,7 @@ CACHE_MAX: Final = 100_000  # entries of each kind
 
 
 class LruCache(Generic[K, V]):
-    """The entries that were used last; threads may share it."""
+    """A cache of the most recently used entries; threads may share it."""
 
     def __init__(self, size_max: int = CACHE_MAX) -> None:
         self._size_max = size_max
@@ -35,7 +35,7 @@ class LruCache(Generic[K, V]):
             return value
 
     def put(self, key: K, value: V) -> None:
-        """Cache a value; the entry that was not used for longest makes room for it."""
+        """Cache a value; the least recently used entry is evicted."""
         with self._lock:
             self._entries[key] = value
             while len(self._entries) > self._size_max:
@@ -59,7 +59,7 @@ class Directory:
         return self._orgs.get((table, id))
 
     def org_of(self, connection: Connection, table: str, id: str) -> OrgId | None:
-        """The org of an id; None if there is none, or if several have chosen the same."""
+        """The org of an id; None if there is none, or if several orgs use the same id."""
         if (org := self.org_known(table, id)) is not None:
             return org
         orgs = orgs_with(connection, table, id)

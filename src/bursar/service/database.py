@@ -1,4 +1,4 @@
-"""The database behind a service, for those who run one and have no business with the store."""
+"""Opens the database of a service, for folders that do not import the store."""
 
 from psycopg import OperationalError as DatabaseLost
 

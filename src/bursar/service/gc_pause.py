@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 def settle() -> None:
-    """Exclude all present objects from garbage collection: a serving process keeps them."""
+    """Exclude all existing objects from garbage collection: a serving process keeps them."""
     gc.collect()
     gc.freeze()
 

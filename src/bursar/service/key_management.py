@@ -111,8 +111,8 @@ def plan_rotation(
 ) -> Rotation | None:
     """What a request to rotate a key writes; None if there is no such key.
 
-    The rotated key contains the hash of the present secret. So a retry writes what the first
-    request under its idempotency key wrote, even if the key was changed since.
+    The rotated key contains the hash of the current secret. So a retry writes what the first
+    request with its idempotency key wrote, even if the key was changed since.
     """
     first = first_command(connection, org, request_key)
     creates = isinstance(first, SetSetting) and first.before == 0

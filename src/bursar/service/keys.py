@@ -2,10 +2,10 @@
 
     bsr_ · org (22) · id (22) · secret (43) · checksum (6)        all in base 62
 
-The org and the id say where to look; the secret is compared by its hash; the checksum tells a key
-from a typing error without a look-up, and lets scanners find keys that have leaked. A key is
-a setting of its org (kind `key`), so making, changing and dropping one is in the org's events.
-Operators' keys are settings of an org of their own, the deployment's.
+The org and the id locate the key; the secret is compared by its hash. The checksum detects typing
+errors without a look-up, and lets scanners find leaked keys. A key is a setting of its org (kind
+`key`), so creating, changing and deleting one is recorded in the org's events. Operators' keys are
+settings of the deployment's own org.
 """
 
 import hmac
@@ -47,7 +47,7 @@ SCOPES: Final = (Scope.READ, Scope.SPEND, Scope.MANAGE, Scope.ISSUE, Scope.WORK,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """What is kept of a key."""
+    """The stored form of a key."""
 
     name: str
     hash: str  # of its secret
@@ -63,20 +63,20 @@ class Key:
 
     @property
     def capped(self) -> bool:
-        """Whether it has budgets of its own, as the user that has its id."""
+        """Whether the key has its own budgets, as the user with its id."""
         return self.cap is not None
 
     def allows(self, scope: str) -> bool:
-        """Whether the key may do what needs a scope."""
+        """Whether the key has a scope."""
         return Scope.OPERATOR in self.scopes or scope in self.scopes
 
     def is_node(self, pool: str, node: str) -> bool:
-        """Whether the key may speak for a node."""
+        """Whether the key may act for a node."""
         named = Scope.WORK in self.scopes and self.node in (f"{pool}/{node}", f"{pool}/*")
         return named or Scope.OPERATOR in self.scopes
 
     def opens_with(self, hash: str, now: Instant, changed_at: Instant) -> bool:
-        """Whether a secret of that hash is the key's now, if it was last changed at an instant."""
+        """Whether a secret with that hash is valid now, if the key was last changed at `at`."""
         if self.expires_at is not None and now >= self.expires_at:
             return False
         if hmac.compare_digest(self.hash, hash):
@@ -85,17 +85,17 @@ class Key:
         return not late and hmac.compare_digest(self.old_hash or "", hash)
 
     def rotated(self, hash: str, overlap_s: int) -> Self:
-        """The key with a new secret; the present one counts so much longer."""
+        """The key with a new secret; the previous one stays valid for this long."""
         return replace(self, hash=hash, old_hash=self.hash, overlap_s=overlap_s)
 
     @property
     def body(self) -> str:
-        """The setting that it is."""
+        """The key as the body of a setting."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def of(cls, body: str) -> Self:
-        """Parse the body of a setting."""
+        """The key from the body of a setting."""
         fields: dict[str, Any] = json.loads(body)
         cap = fields.get("cap")
         return cls(
@@ -109,7 +109,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class PresentedKey:
-    """A key as a caller shows it."""
+    """A key as a client sends it."""
 
     org: str
     id: str
@@ -117,17 +117,17 @@ class PresentedKey:
 
 
 def secret_for(secret: Secret, org: str, request: str) -> bytes:
-    """The secret that a request for a key gets, however often it is sent."""
+    """The secret for a request that creates a key; the same at each retry."""
     return secret.derived("key", org, request)
 
 
 def hash_of(secret: bytes) -> str:
-    """What is kept of a secret; it is random, so a fast hash will do."""
+    """The stored hash of a secret. The secret is random, so a fast hash is enough."""
     return sha256(secret).hexdigest()
 
 
 def format_key(org: str, id: str, secret: bytes) -> str:
-    """A key in full; returned only to the caller that requested it."""
+    """The full text of a key; returned only to the client that requested it."""
     body = (
         _base62(UUID(org).int, _UUID_LONG)
         + _base62(UUID(id).int, _UUID_LONG)
@@ -138,7 +138,7 @@ def format_key(org: str, id: str, secret: bytes) -> str:
 
 @lru_cache(maxsize=10_000)
 def parse_key(text: str) -> PresentedKey | None:
-    """Parse a key; None if the text is no key. Cached: each call needs it."""
+    """Parse a key; None if the text is not a key. Cached, because each call needs it."""
     body, check = text[len(PREFIX) : -_CHECK_LONG], text[-_CHECK_LONG:]
     if len(text) != _LONG or not text.startswith(PREFIX) or check != _checksum(body):
         return None

@@ -36,7 +36,7 @@ LISTED_AT_ONCE: Final = 1_000  # orgs whose beginnings are looked at together
 
 
 def begin_books(connection: Connection, org: OrgId) -> None:
-    """Create the books of an org, unless it has them."""
+    """Create the books of an org if it has none."""
     try:
         create_org(connection, org)
     except OrgExists:
@@ -44,7 +44,7 @@ def begin_books(connection: Connection, org: OrgId) -> None:
 
 
 def listed(org: OrgId, name: str, time_zone: str, tier: str | None) -> SetSetting:
-    """The command that puts an org on the deployment's list."""
+    """The command that adds an org to the deployment's list."""
     fields = {"name": name, "time_zone": time_zone, "tier": tier}
     return SetSetting(kind=ORG, id=SettingId(org), body=json.dumps(fields), before=0)
 
@@ -56,17 +56,17 @@ def org_account(org: OrgId) -> str:
 
 @lru_cache(maxsize=10_000)
 def org_user(org: OrgId) -> str:
-    """The id of the user who spends for those that name none."""
+    """The id of the user for requests that name none."""
     return _own_id(org, "user")
 
 
 def _own_id(org: OrgId, label: str) -> str:
-    """The id of what every org has one of: made of the org's own, and of the same time."""
+    """An id for something that every org has once, derived from the org's id."""
     return make_id(org, "bursar", label, UUID(org).int >> 80)
 
 
 def begin_org(ledger: Ledger, org: OrgId, name: str, time_zone: str, tier: str | None) -> None:
-    """Put the root account, and a user for those who name none, into an org's new books."""
+    """Add the root account and the default user to an org's new books."""
     account = AccountId(org_account(org))
     root = AddAccount(account=account, parent=None, name=name, time_zone=time_zone)
     answers = [
@@ -100,19 +100,19 @@ def finish_orgs(connection: Connection, ledger: Ledger) -> list[OrgId]:
                 begin_org(ledger, org.id, **fields)
                 finished.append(org.id)
             except Exception as error:  # whatever it is, it is this org's own
-                _log.error("org %s is listed but cannot be set up: %s", org.id, error)
+                _log.error("org %s: setup cannot be completed: %s", org.id, error)
     return finished
 
 
 class Cap(NamedTuple):
-    """The most that a key may spend."""
+    """The spend cap of a key."""
 
     limit: Micros
     every: str  # a period, as budgets have them
 
 
 def begin_cap(ledger: Ledger, org: OrgId, key: str, cap: Cap) -> None:
-    """Make a key a principal of its org, with a hard budget of its own.
+    """Make a key a user of its org, with a hard budget.
 
     The process may die between the two commands. So the secret of a new or rotated key is returned
     only after both.
@@ -137,7 +137,7 @@ def begin_cap(ledger: Ledger, org: OrgId, key: str, cap: Cap) -> None:
 
 
 def check_secret(ledger: Ledger, secret: Secret) -> None:
-    """Keep what the deployment's secret is known by; refuse any other secret from then on.
+    """Store a fingerprint of the deployment's secret; refuse any other secret afterwards.
 
     With another secret the service would seem to work, but receivers would reject the signatures of
     webhooks, and a repeated request for a key would return another key.
@@ -156,7 +156,7 @@ def check_secret(ledger: Ledger, secret: Secret) -> None:
 
 
 def first_key(ledger: Ledger, secret: Secret) -> str:
-    """The operators' first key, in full: the same as long as the deployment's secret is."""
+    """The full text of the operators' first key; it depends only on the deployment's secret."""
     raw = secret.derived("first operator key")
     id = str(UUID(bytes=secret.derived("id of the first operator key")[:16], version=4))
     key = Key(name="first", hash=hash_of(raw), scopes=(Scope.OPERATOR,), account="")

@@ -1,11 +1,10 @@
-"""How fast a caller may call: a rate, and a burst on top (the generic cell rate algorithm).
+"""Rate limits for callers: a rate and a burst (the generic cell rate algorithm).
 
-An allowance is one number, the instant at which it will be whole again. Taking moves that instant
-on, waiting lets it come nearer; a call is turned away if it would lie more than a burst ahead. All
-processes share it by a row of the database. So that not every call costs a statement, a process
-takes a slice at a time and hands it out for a moment; and a caller that uses less than a twentieth
-of its rate in a process is not counted in the database. So two processes together let at most a
-tenth too much through.
+An allowance is one number: the instant at which it is full again. A call moves that instant into
+the future, and is refused if it would be more than a burst ahead. All processes share it through a
+row of the database. To save statements, a process takes a slice of the allowance and uses it for a
+short time. A caller that uses less than a twentieth of its rate in a process is not counted in the
+database. So two processes together admit at most a tenth too much.
 """
 
 import time
@@ -27,34 +26,34 @@ Taking: TypeAlias = Callable[[str, str, Instant, int, int], Awaitable[tuple[bool
 
 @dataclass(frozen=True, slots=True)
 class AllowedRate:
-    """A number of calls per second, and the burst that is allowed after a rest."""
+    """A number of calls per second, and the burst that is allowed after a pause."""
 
     per_s: int
     burst: int
 
     @property
     def cost(self) -> int:
-        """How long the allowance for one call takes to come back, in microseconds."""
+        """How long it takes to regain the allowance for one call, in microseconds."""
         return SECOND // self.per_s
 
     @property
     def most(self) -> int:
-        """How long the whole allowance does."""
+        """How long it takes to regain the whole allowance, in microseconds."""
         return self.cost * self.burst
 
 
 class Minutely(AllowedRate):
-    """As many calls a minute as may come at once."""
+    """A rate per minute, whose burst is the calls of one minute."""
 
     @property
     def cost(self) -> int:
-        """How long the allowance for one call takes to come back, in microseconds."""
+        """How long it takes to regain the allowance for one call, in microseconds."""
         return max(MINUTE // self.burst, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class RateDecision:
-    """Whether a call may be made, and what is left for more."""
+    """Whether a call is allowed, and what is left."""
 
     is_allowed: bool
     left: int  # calls that could be made at once now
@@ -72,14 +71,14 @@ class _Slice:
 
 
 class LocalRate:
-    """A rate that this process keeps by itself, such as of those that show no key."""
+    """A rate limit within this process, such as for callers without a key."""
 
     def __init__(self, rate: AllowedRate) -> None:
         self._rate = rate
         self._full_at: LruCache[str, float] = LruCache(10_000)
 
     def allow(self, subject: str) -> bool:
-        """Count one call; whether it is allowed."""
+        """Count one call; return whether it is allowed."""
         now = time.monotonic() * SECOND
         full_at = max(self._full_at.get(subject) or 0, now) + self._rate.cost
         if full_at > now + self._rate.most:
@@ -88,12 +87,12 @@ class LocalRate:
         return True
 
     def give_back(self, subject: str) -> None:
-        """Uncount one call that was allowed."""
+        """Undo the count of one call that was allowed."""
         self._full_at.put(subject, (self._full_at.get(subject) or 0) - self._rate.cost)
 
 
 class Rates:
-    """The slices of callers' allowances that this process hands out."""
+    """Rate limits shared by all processes; this process uses slices of them."""
 
     def __init__(self, taking: Taking) -> None:
         self._taking = taking
@@ -103,7 +102,7 @@ class Rates:
     async def allow(
         self, org: str, subject: str, rate: AllowedRate, calls: int = 1
     ) -> RateDecision:
-        """Count some calls; whether they are allowed."""
+        """Count some calls; return whether they are allowed."""
         if self._is_slow((org, subject), rate, calls):
             return RateDecision(True, rate.burst, 0)
         own = self._slices.get((org, subject))

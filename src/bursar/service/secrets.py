@@ -1,8 +1,8 @@
-"""The deployment's secret, and what is made of it.
+"""The deployment's secret, and secrets derived from it.
 
-Secrets that callers get are worked out from the deployment's own and from what they are for. So a
-request that is repeated gets the same secret again, and none is stored: of a key the database has
-a hash, of a webhook's secret nothing at all.
+The secrets of keys and webhooks are derived from the deployment's secret and their purpose. So a
+repeated request gets the same secret, and none is stored: the database has a hash of a key's
+secret, and nothing of a webhook's.
 """
 
 import hmac
@@ -35,7 +35,7 @@ class Secret:
 
     @property
     def fingerprint(self) -> str:
-        """What tells this secret from another, and nothing of what it is."""
+        """A fingerprint that identifies the secret without revealing it."""
         return self.derived("fingerprint of the deployment's secret").hex()[:32]
 
     def __repr__(self) -> str:
@@ -43,7 +43,7 @@ class Secret:
 
 
 def secret_of(folder: Path) -> Secret:
-    """The secret that the environment names, or the one in a folder; made if there is none."""
+    """The secret from the environment, or from a folder; created if there is none."""
     text = os.environ.get(VARIABLE)
     if text:
         return Secret(text)

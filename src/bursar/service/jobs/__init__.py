@@ -5,16 +5,16 @@
     cancellation     the request that cancels a job
     corrections      the request that corrects the cause of an attempt's end
     pool_messages    messages of pools, as ledger commands
-    relocation       asking a pool to give a job back
-    routing          which pool a job waits in that names none
+    relocation       requests a job back from its pool
+    routing          chooses the pool of a job that names none
     rolling_holds    tops up rolling holds
     arrays           advances arrays
-    cache_followers  looks after jobs that wait for the result of an identical one
-    queries          jobs as they are shown
+    cache_followers  ends jobs that wait for the result of an identical one
+    queries          jobs for display
 
-Roads not taken. Messages in any order: every handler would have to cope with an end before its
-start, a reading of the attempt before last, and so on, and a hold would be drawn for an attempt
-that is over. A message that has overtaken another waits instead until it is sent again.
+An alternative that was rejected: handling messages in any order. Every handler would have to accept
+an end before its start or a reading of an earlier attempt, and a hold might be drawn for an attempt
+that has ended. Instead, a message that arrives early is left for redelivery.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,11 +39,11 @@ __all__ = ["Answers", "JobUnknown", "Jobs", "RunAsks", "Submission", "run_asks_t
 
 
 class JobUnknown(KeyError):
-    """There is no such job."""
+    """The job does not exist."""
 
 
 class Jobs:
-    """Jobs of orgs, on one connection and a ledger."""
+    """Operations on the jobs of orgs, on one connection and a ledger."""
 
     def __init__(
         self,
@@ -56,25 +56,25 @@ class Jobs:
         self._clock = clock
         self._followers = Followers(connection, ledger, clock)
         self._arrays = Arrays(connection, ledger)
-        self.with_room: set[OrgId] = set()  # orgs whose arrays may go on, by what was received
+        self.with_room: set[OrgId] = set()  # orgs whose arrays may advance after these messages
 
     def submit(self, org: OrgId, key: str, submission: Submission) -> Answer:
-        """Reserve a job's hold, and send the job to its pool; both or neither."""
+        """Reserve a job's hold and send the job to its pool; both or neither."""
         return self._ask(submission_request(org, key, submission))
 
     def extend(
         self, org: OrgId, key: str, job: JobId, amount: int, until: Instant | None = None
     ) -> Answer:
-        """Set more aside for a job, or for longer; its pool gets a message."""
+        """Extend the hold of a job; its pool gets a message."""
         self._require(org, job)
         return self._ask(extension_request(org, key, job, amount, until))
 
     def cancel(self, org: OrgId, job: JobId, key: str = "", actor: str = "") -> Answer:
-        """Ask a job's pool to stop it; to cancel again, under any key, changes nothing."""
+        """Cancel a job; cancelling again, with any key, changes nothing."""
         row = self._require(org, job)
         answer = self._ask(cancellation_request(org, job, key, actor))
         failpoint("cancellation.after_commit")
-        if row.follows and row.digest is not None:  # it is in no pool that could let it go
+        if row.follows and row.digest is not None:  # it is in no pool: end it here
             self._followers.of([(org, row.digest)])
         return answer
 
@@ -85,7 +85,7 @@ class Jobs:
     def acknowledge(self, envelopes: Sequence[Envelope]) -> None:
         """Mark messages to pools as received.
 
-        No lock is taken: commands of the orgs do not wait for this.
+        Takes no lock, so that commands of the orgs do not wait for it.
         """
         if not envelopes:
             return
@@ -94,9 +94,9 @@ class Jobs:
             ack_orgs(self._connection, envelopes, self._clock(self._connection))
 
     def receive(self, envelopes: Sequence[Envelope]) -> list[Envelope]:
-        """Handle messages of a pool, each once and in order; those that need not come again.
+        """Handle messages of a pool, each once and in order; return those that are done with.
 
-        All jobs go side by side: the ledger is asked one command of each at a time.
+        The jobs are handled in parallel: each call of the ledger has one command of each job.
         """
         handled: list[Envelope] = []
         jobs = self._rows(list(by_job(envelopes))) if envelopes else {}
@@ -105,7 +105,7 @@ class Jobs:
             job = jobs.get(key)
             if job is None:
                 continue  # no org of this deployment has such a job
-            # What another pool says was handled before the job could leave it.
+            # Messages of an earlier pool were handled before the job left it.
             handled += [each for each in come if each.pool != job.pool or each.n <= job.received]
             due = [each for each in come if each.pool == job.pool and each.n > job.received]
             handlers.append(MessageHandler(in_order(due, job.received), handled, job.array))
@@ -120,7 +120,7 @@ class Jobs:
         return handled
 
     def _rows(self, keys: Sequence[tuple[OrgId, JobId]]) -> dict[tuple[OrgId, JobId], OrgJob]:
-        """Jobs as they are now, without a lock."""
+        """The current rows of jobs, read without a lock."""
         with self._connection.transaction():
             with self._connection.pipeline():
                 enter(self._connection, {org for org, _ in keys})

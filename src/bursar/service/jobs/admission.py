@@ -1,10 +1,10 @@
 """Job admission: which pool a job goes to, and whether it may be submitted now (S8, S10).
 
-Admission runs before anything is written. It answers from what this process knows of its pools. A
-refusal says why, when to try again, and how long the job would wait if it were admitted. Refusals
-are not stored: the same request with the same key is examined again. A request that was answered
-before is never refused here: it gets its first answer. A refusal for good needs current knowledge:
-if a pool does not say in time what it has, the client is asked to try again.
+Admission runs before anything is written, and uses this process's measurements of its pools. A
+refusal states the reason, when to retry, and how long the job would wait if admitted. Refusals are
+not stored: a repeated request is checked again. A request that was answered before is not refused
+here: it gets its first answer. A permanent refusal needs current measurements: if a pool does not
+answer in time, the client is asked to retry.
 """
 
 import asyncio
@@ -99,7 +99,7 @@ class SubmissionRate(Protocol):
     """How many jobs an org may submit per minute, counted over all processes."""
 
     async def submit(self, org: str, per_minute: int, jobs: int) -> int:
-        """Count jobs: how many microseconds the org must wait, 0 if it need not."""
+        """Count jobs; return how many microseconds the org must wait, 0 if none."""
         ...
 
 
@@ -142,7 +142,7 @@ class JobAdmission:
     # The job
 
     async def _describe(self, request: AdmissionRequest) -> Job:
-        """The job as the scheduler would see it."""
+        """The job in the form that the scheduler uses."""
         tier = await self._tier(request.org) or request.tier or DEFAULT_TIER
         accounts = self._directory.path_known(request.org, request.account)
         if accounts is None:
@@ -217,7 +217,7 @@ class JobAdmission:
         return rank_pools(job, [with_offers(each, scale.offers) for each, scale in both])
 
     async def _named(self, pool: str, job: Job) -> PoolBid:
-        """The pool that the request names, whatever that pool has."""
+        """The bid of the pool that the request names, whatever nodes it has."""
         if pool not in self._pools.handles:
             await asyncio.to_thread(self._pools.poll)  # another process may have begun it
         if pool not in self._pools.handles:
@@ -229,7 +229,7 @@ class JobAdmission:
         return next(iter(rank_pools(job, prospects).bids), unknown)
 
     async def _predict(self, pool: str, job: Job) -> Explanation | None:
-        """When a job would start if it came now; None if its pool does not answer in time."""
+        """When a job would start if submitted now; None if its pool does not answer in time."""
         leader = self._pools.leader_of(pool)
         question = leader.ask(lambda cluster, now: explain_new_job(cluster, job, now))
         try:
@@ -238,7 +238,7 @@ class JobAdmission:
             return None
 
     async def _refresh(self, *pools: str, anew: bool = False) -> None:
-        """Read the state of pools; of a pool that does not answer in time, older state is used."""
+        """Measure pools again; a pool that does not answer in time keeps its last measurement."""
         questions = [asyncio.wrap_future(each) for each in self._router.look(*pools, anew=anew)]
         if questions:
             await asyncio.wait(questions, timeout=WAIT_S)
@@ -267,7 +267,7 @@ class JobAdmission:
 
 
 def _bucket(tier: Tier, count: int, short: int) -> Bucket:
-    """An org's rate bucket, from how long it is too empty: all processes share the bucket."""
+    """The org's rate bucket, derived from how long it must wait; all processes share it."""
     full = full_bucket(tier, _now())
     if not short:
         return full
@@ -276,7 +276,7 @@ def _bucket(tier: Tier, count: int, short: int) -> Bucket:
 
 
 def _options(bids: tuple[PoolBid, ...]) -> tuple[Option, ...]:
-    """The best pools; and for each GPU type that none of them has, the best that has it."""
+    """The best pools; and for each GPU type that none of them has, the best pool that has it."""
     best = list(bids[:OPTIONS_MAX])
     for bid in bids[OPTIONS_MAX:]:
         if not {kind for each in best for kind in each.types}.issuperset(bid.types):
@@ -287,7 +287,7 @@ def _options(bids: tuple[PoolBid, ...]) -> tuple[Option, ...]:
 def _quote(
     request: AdmissionRequest, bid: PoolBid, options: tuple[Option, ...], seen: Explanation | None
 ) -> AdmissionResult:
-    """The pool of a dry run; the expected wait is that of the pool's own prediction."""
+    """The result of a dry run; the expected wait is the pool's own prediction."""
     wait = bid.wait if seen is None else seen.expected_wait(bid.wait)
     return AdmissionResult(
         bid.pool,
@@ -306,12 +306,12 @@ def _why(bid: PoolBid, wait: int) -> str:
 
 
 def _not_known() -> AdmissionRefused:
-    """The pools did not say in time what they have."""
+    """The refusal if the pools did not answer in time."""
     return AdmissionRefused("busy", "the state of the pools is not available yet", retry_after_s=1)
 
 
 def _nowhere(lacks: tuple[PoolMismatch, ...]) -> AdmissionRefused:
-    """No pool can ever run the job; each pool's reason."""
+    """The refusal if no pool can ever run the job, with each pool's reason."""
     ceilings = all(lack.code is RejectionCode.EXCEEDS_CEILING for lack in lacks)
     code = RejectionCode.EXCEEDS_CEILING if ceilings else RejectionCode.NEVER_FITS
     reasons = [lack.render for lack in lacks[:LACKS_MAX]]
@@ -319,7 +319,7 @@ def _nowhere(lacks: tuple[PoolMismatch, ...]) -> AdmissionRefused:
 
 
 def _away(answer: Rejected, pool: str) -> AdmissionRefused:
-    """The pool refuses the jobs: when to try again, if ever, and how long they would wait."""
+    """The refusal by a pool: when to retry, if ever, and how long the jobs would wait."""
     again_s = None if answer.retry_after is None else _seconds(answer.retry_after)
     figures = {name: it for name, it in answer.figures if name not in _MICROSECONDS}
     wait_s = None if answer.wait >= UNKNOWN_WAIT else _seconds(answer.wait)

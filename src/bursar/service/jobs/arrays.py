@@ -1,6 +1,6 @@
-"""Advances arrays: elements begin where there is room, and arrays end (`core.jobs.arrays`).
+"""Advances arrays: adds elements where there is room, and ends arrays (`core.jobs.arrays`).
 
-The relay asks for this again and again; it may be cut short anywhere.
+The relay calls this repeatedly; the process may be killed at any point.
 """
 
 import logging
@@ -31,11 +31,11 @@ class Arrays:
         """Advance the arrays of all orgs, or of one, as far as there is room."""
         after: tuple[OrgId, str] = ("", "")
         while page := arrays_due(self._connection, org, after, PAGE_SIZE):
-            if not self._advance(page):  # each was tried: it is for another time
+            if not self._advance(page):  # all were tried; continue with the next page
                 after = page[-1][0], page[-1][1].id
 
     def _advance(self, due: Sequence[tuple[OrgId, ArrayProgress]]) -> bool:
-        """Whether an array has got on."""
+        """Advance these arrays; return whether any of them advanced."""
         got_on = False
         answers = self._ledger([CommandRequest(org, *advance(array)) for org, array in due])
         for (org, array), answer in zip(due, answers, strict=True):

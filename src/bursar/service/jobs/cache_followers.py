@@ -36,7 +36,7 @@ class Followers(JobRounds):
     """Ends followers and repairs groups, on a connection and a ledger."""
 
     def of(self, flights: Iterable[Flight]) -> int:
-        """End a page of followers of each of these groups; how many have changed."""
+        """End a page of followers of each of these groups; return how many have changed."""
         count = 0
         for flight in sorted(set(flights)):
             with self._connection.transaction():
@@ -47,7 +47,7 @@ class Followers(JobRounds):
         return count
 
     def round(self, goes_on: Callable[[], bool] = lambda: True) -> int:
-        """End all followers that are due; how many have changed."""
+        """End all followers that are due; return how many have changed."""
         count = 0
         last: Flight = ("", "")
         while goes_on() and (page := at_a_loss(self._connection, last, PAGE_SIZE)):
@@ -62,8 +62,8 @@ class Followers(JobRounds):
     def _repair(self, flights: Sequence[tuple[Flight, bool]]) -> int:
         """Make a follower the leader of each group without one; expire followers without a hold.
 
-        The search for the latter takes long in large groups. So it was done before, without a lock,
-        and is repeated under the lock only in groups that have such followers.
+        Searching large groups for the latter is slow. So this was done before, without a lock, and
+        is repeated under the lock only in groups that have such followers.
         """
         if not flights:
             return 0
@@ -81,7 +81,7 @@ class Followers(JobRounds):
         )
 
     def _end(self, followers: Sequence[FoundFollower]) -> int:
-        """End followers; how many the ledger accepted."""
+        """End followers; return how many the ledger accepted."""
         if not followers:
             return 0
         when = str(self._clock(self._connection) // MINUTE)
@@ -92,7 +92,7 @@ class Followers(JobRounds):
 def flights_of(
     envelopes: Iterable[Envelope], jobs: dict[tuple[OrgId, JobId], OrgJob]
 ) -> set[Flight]:
-    """The groups whose leaders these messages end, or return to waiting."""
+    """The groups whose leaders ended, or wait again, by these messages."""
     return {
         (envelope.org, job.digest)
         for envelope in envelopes

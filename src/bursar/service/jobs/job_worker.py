@@ -1,4 +1,4 @@
-"""The base of workers on orgs' jobs: rounds on a connection and a ledger, under one lease."""
+"""The base of workers on orgs' jobs: rounds on a connection and a ledger, under a lease."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class JobRounds(ABC):
 
     @abstractmethod
     def round(self, goes_on: Callable[[], bool] = lambda: True) -> int:
-        """Process all jobs that are due, while `goes_on`; how many have changed."""
+        """Process all jobs that are due, while `goes_on`; return how many have changed."""
 
 
 class JobWorker(LeasedWorker):

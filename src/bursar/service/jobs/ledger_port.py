@@ -1,4 +1,4 @@
-"""The ledger as jobs use it: commands in, answers out."""
+"""The interface of the ledger that job handling uses: commands in, answers out."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -13,7 +13,7 @@ RunAsks: TypeAlias = Callable[[Sequence[CommandRequest]], Answers]  # the ledger
 
 
 def run_asks_through(ledger: Ledger) -> RunAsks:
-    """Run commands through a shared ledger; each command has its own answer or error."""
+    """A function that runs commands in a shared ledger; each has its own answer or error."""
 
     def ask(asks: Sequence[CommandRequest]) -> Answers:
         waiting = [_submitted(ledger, ask) for ask in asks]

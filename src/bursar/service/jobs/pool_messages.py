@@ -1,4 +1,4 @@
-"""Messages of pools on their way through the ledger, one command of each job at a time."""
+"""Handles messages of pools, one ledger command of each job at a time."""
 
 from collections.abc import Iterable, Iterator
 
@@ -15,7 +15,7 @@ from bursar.store.jobs.outbox import Envelope
 
 
 def in_order(envelopes: Iterable[Envelope], received: int) -> Iterator[Envelope]:
-    """The envelopes that follow on what was received, without a gap."""
+    """The envelopes that continue what was received, without a gap."""
     for envelope in envelopes:
         if envelope.n != received + 1:
             return
@@ -29,7 +29,7 @@ def message_of(envelope: Envelope) -> PoolMessage:
 
 
 class MessageHandler:
-    """Handles the messages about one job, one command after the other."""
+    """Handles the messages about one job, one command after another."""
 
     def __init__(
         self, envelopes: Iterable[Envelope], handled: list[Envelope], array: JobId | None = None
@@ -43,7 +43,7 @@ class MessageHandler:
         self._next_envelope()
 
     def take(self, answer: Answer | Exception) -> None:
-        """Take the answer to the command; if it failed, the rest waits for another time."""
+        """Take the answer to the command; after an error, the rest is left for redelivery."""
         if isinstance(answer, Exception) or _key_was_taken(answer):
             self.ask = None
             return

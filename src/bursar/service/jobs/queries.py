@@ -1,4 +1,4 @@
-"""Jobs as they are shown: one, a page, their history, what they have left; each in one snapshot."""
+"""Jobs for display: single jobs, pages, history, results; each read in one snapshot."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
@@ -49,19 +49,19 @@ FROM_THE_NEWEST = (NEVER, "")
 
 
 class JobQueries:
-    """Questions about jobs."""
+    """Reads jobs."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def job(self, org: OrgId, job: str) -> AsOf[JobView | None]:
-        """A job as it is now."""
+        """A job in its current state."""
         return self._read(org, lambda: shown_job(self._connection, org, job))
 
     def page(
         self, org: OrgId, wanted: JobFilter, after: tuple[Instant, str], most: int
     ) -> AsOf[ResultPage[JobView]]:
-        """Jobs of an org, the newest first."""
+        """Jobs of an org, newest first."""
 
         def ask() -> ResultPage[JobView]:
             rows = listed_jobs(self._connection, org, wanted, after, most + 1)
@@ -74,7 +74,7 @@ class JobQueries:
     def elements(
         self, org: OrgId, array: str, state: str | None, after: int, most: int
     ) -> AsOf[ResultPage[JobView]]:
-        """The elements of an array that have begun, by their numbers."""
+        """The elements of an array that were added, by number."""
 
         def ask() -> ResultPage[JobView]:
             rows = elements_of(self._connection, org, array, state, after, most + 1)
@@ -84,15 +84,15 @@ class JobQueries:
         return self._read(org, ask)
 
     def array_states(self, org: OrgId, arrays: Sequence[JobId]) -> AsOf[dict[JobId, ArrayStates]]:
-        """How many elements of arrays are in which state."""
+        """How many elements of arrays are in each state."""
         return self._read(org, lambda: array_states(self._connection, org, arrays))
 
     def result(self, org: OrgId, job: str) -> AsOf[Result | None]:
-        """What a job has left."""
+        """The result of a job."""
         return self._read(org, lambda: result_of(self._connection, org, job))
 
     def steps(self, org: OrgId, job: str, after: int, most: int) -> AsOf[ResultPage[Step]]:
-        """The steps of a job's life."""
+        """The history of a job."""
 
         def ask() -> ResultPage[Step]:
             rows = steps_of(self._connection, org, job, after, most + 1)
@@ -102,21 +102,21 @@ class JobQueries:
         return self._read(org, ask)
 
     def routes(self, org: OrgId, job: str) -> AsOf[tuple[Route, ...]]:
-        """Where the router has sent a job, and why; nothing if it names its pool."""
+        """The pools that the router sent a job to, and why; empty if the job names its pool."""
         return self._read(org, lambda: tuple(routes(self._connection, org, JobId(job))))
 
     def top(self, org: OrgId, by: str, most: int) -> AsOf[tuple[Costly, ...]]:
-        """The jobs that are not over and have spent, hold or burn the most."""
+        """The unfinished jobs that have spent, hold or burn the most."""
         return self._read(org, lambda: tuple(top_jobs(self._connection, org, by, most)))
 
     def glance(self, org: OrgId, job: str) -> Glance | None:
-        """Whether something about a job has changed: as little as can be asked."""
+        """A cheap check of whether anything about a job has changed."""
         with self._connection.transaction():
             enter(self._connection, [org])
             return glance(self._connection, org, job)
 
     def names(self, accounts: Collection[tuple[OrgId, str]]) -> dict[str, str]:
-        """What accounts of orgs are called, by their ids; those that there are not are left out."""
+        """The names of accounts by id; unknown ids are left out."""
         with self._connection.transaction():
             enter(self._connection, sorted({org for org, _ in accounts}))
             return account_names(self._connection, accounts)

@@ -1,4 +1,4 @@
-"""The quotas of an org that count what a user does for an account (`core.jobs.quotas`)."""
+"""The quotas of an org that apply to a user in an account (`core.jobs.quotas`)."""
 
 from bursar.core.ids import OrgId
 from bursar.core.jobs.quotas import Quota
@@ -9,7 +9,7 @@ __all__ = ["Quota", "quotas_of"]
 
 
 def quotas_of(connection: Connection, org: OrgId, account: str, user: str) -> tuple[Quota, ...]:
-    """The quotas that count what a user does for an account, as they are now."""
+    """The quotas that apply to a user in an account, as stored now."""
     return tuple(
         Quota(id, body.get("account_id"), body.get("user_id"), body)
         for id, body in quotas_for(connection, org, account, user)

@@ -1,4 +1,4 @@
-"""Asks a job's pool to give the job back, so that it can wait in another pool.
+"""Requests a job back from its pool, so that it can wait in another pool.
 
 The rules are in `core.jobs.relocation`. The pool answers with a message (`pool_messages`).
 """
@@ -20,9 +20,9 @@ Clock: TypeAlias = Callable[[Connection], Instant]
 def ask_to_leave(
     connection: Connection, clock: Clock, org: OrgId, job: JobId, move: tuple[PoolId, PoolId, str]
 ) -> bool:
-    """Ask a job's pool to give it back; False if it is not to be moved (any more).
+    """Request a job back from its pool; False if it cannot be moved (any more).
 
-    `move` names the pool where the job was seen to wait, the pool it shall go to, and the reason.
+    `move` is the pool where the job waits, the pool it is to go to, and the reason.
     """
     source, target, why = move
     with connection.transaction(), connection.pipeline():

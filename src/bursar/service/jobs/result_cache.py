@@ -19,14 +19,14 @@ __all__ = ["Quoted", "Sharing", "quoted_now", "shared"]
 
 
 def shared(connection: Connection, org: OrgId, job: str) -> Shared:
-    """How a job was submitted: the job that it followed, or that had a result."""
+    """The job that this one followed, or whose result it got at submission."""
     with connection.transaction():
         enter(connection, [org])
         return shared_in(connection, org, job)
 
 
 class Quoted(NamedTuple):
-    """What would become of a job now; a moment later that may be different."""
+    """What the result cache would do with a job now; this may change at any moment."""
 
     outcome: Literal["hit", "follow", "run"]
     source: JobId | None
@@ -34,7 +34,7 @@ class Quoted(NamedTuple):
 
 
 def quoted_now(connection: Connection, org: OrgId, sharing: Sharing, held: Micros) -> Quoted:
-    """What a job that would hold so much would meet."""
+    """What the result cache would do with a job that holds this much."""
     with connection.transaction():
         row = read_org(connection, org)
         if row is None:

@@ -24,7 +24,7 @@ class TopUps(JobRounds):
     """Tops up the holds of all jobs with rolling holds, on a connection and a ledger."""
 
     def round(self, goes_on: Callable[[], bool] = lambda: True) -> int:
-        """Top up the holds that need it; how many have grown."""
+        """Top up the holds that need it; return how many have grown."""
         grown = 0
         after = ("", "")
         while goes_on() and (page := rolling_jobs(self._connection, after, PAGE_SIZE)):
@@ -43,7 +43,7 @@ class TopUps(JobRounds):
         grown = 0
         for (org, job, _), answer in zip(wanted, answers, strict=True):
             if not isinstance(answer, Answer):
-                _log.warning("%s of %s could not be topped up: %s", job.job, org, answer)
+                _log.warning("hold of job %s, org %s: top-up failed: %s", job.job, org, answer)
             elif not isinstance(answer.outcome, Refusal):
                 grown += 1
             elif rest := rest_of(job, answer.outcome):

@@ -1,14 +1,15 @@
-"""Chooses the pool of a job, from what this process knows of its pools and has sent there since.
+"""Chooses the pool of a job, from this process's measurements of its pools.
 
-The router measures each pool through its scheduler in this process, leading or not, and only when a
-submission needs it (`Prospect`): a submission queries no database and no node. A measurement is
-half a second old, or older if measuring takes long: it takes a small part of a scheduler's time,
-however long the queue is. Jobs sent meanwhile are added, so that a burst neither goes to one pool
-nor exceeds a limit. If the measurement is too old, the submission waits for a new one; and a
-submission is rejected only by a measurement that was current when it arrived.
+The router measures each pool (`Prospect`) through its scheduler in this process, which may lead the
+pool or stand by, and only when a submission needs it. So a submission queries neither the database
+nor a node. A measurement is used for half a second, or longer if measuring is slow, so that it
+takes a small part of the scheduler's time however long the queue is. Jobs sent meanwhile are added,
+so that a burst neither goes to one pool nor exceeds a limit. If the measurement is too old, the
+submission waits for a new one. A submission is rejected only by a measurement that was current when
+it arrived.
 
-`Mover` looks at jobs that have not begun and lets some of them wait elsewhere (`core.scheduling.
-routing.move`), while no other process does.
+`Mover` moves waiting jobs without an attempt to better pools, in one process at a time
+(`core.scheduling.advice.routing.find_better_pool`).
 """
 
 import logging
@@ -67,7 +68,7 @@ class Explaining(Protocol):
 
     @property
     def is_resting(self) -> bool:
-        """Whether nothing waits or runs, so that the pool can be measured without the scheduler."""
+        """Whether the pool has no jobs, so that it can be measured without the scheduler."""
 
     def ask(
         self, question: Callable[[Cluster, Instant], tuple[Prospect, float]]
@@ -96,8 +97,8 @@ class _Outlook:
         self._pool = pool
         self._ticks = ticks
         self._known: Prospect | None = None
-        self._at = 0.0  # when that was found out
-        self._good_until = 0.0  # when it was due to be found out anew
+        self._at = 0.0  # when it was taken
+        self._good_until = 0.0  # when the next one was due
         self._again_at = 0.0
         self._sent: dict[Path, OrgBacklog] = {}  # since then, by tier and org
         self._pending: Future[None] | None = None
@@ -118,7 +119,7 @@ class _Outlook:
     ) -> "Future[None] | None":
         """Start a measurement if one is due. Returns what to wait for if the last one is too old.
 
-        With `anew`, a measurement that is under way has to be waited for as well.
+        With `anew`, the caller must wait for a measurement in progress as well.
         """
         with self._lock:
             now = self._ticks()
@@ -135,7 +136,7 @@ class _Outlook:
         return measure_prospect(self._pool, cluster, now), self._ticks() - began_s
 
     def _look_at_rest(self, pool: Pool, now: Instant) -> tuple[Prospect, float] | None:
-        """Measure an idle pool: it has nodes only, and they are in memory."""
+        """Measure an idle pool from memory: it has only nodes."""
         if not pool.machines or pool.jobs.keys() - pool.finished.keys():
             return None
         follower = ClusterMirror(PoolPolicy(), now)
@@ -168,7 +169,7 @@ class _Outlook:
                 self._known = with_job(self._known, job, bid)
 
     def admit(self, job: Job, bucket: Bucket, now: Instant, count: int) -> "Answer":
-        """Let jobs in, or say why not."""
+        """Admit or reject jobs, by the last measurement."""
         known = self._known
         assert known is not None
         load, more = known.load, self._sent.get(job.path[:2])
@@ -188,14 +189,14 @@ Answer = Admitted | Rejected
 
 
 def _there(seen: tuple[Prospect, float]) -> "Future[tuple[Prospect, float]]":
-    """A future that has its result."""
+    """A future that already has its result."""
     answer: Future[tuple[Prospect, float]] = Future()
     answer.set_result(seen)
     return answer
 
 
 def with_tier(policy: PoolPolicy, name: str) -> PoolPolicy:
-    """A policy that knows a tier: one that it does not is the lowest, with the usual bounds."""
+    """The policy with a tier; an unknown one is added as the lowest, with default limits."""
     if any(tier.name == name for tier in policy.tiers):
         return policy
     return replace(policy, tiers=(*policy.tiers, Tier(name=name)))
@@ -211,9 +212,9 @@ class Router:
         self._lock = threading.Lock()
 
     def look(self, *names: PoolId, anew: bool = False) -> "list[Future[None]]":
-        """Look at pools, or at all; what has to be waited for before anything can be said.
+        """Start measurements of these pools, or of all; return what to wait for.
 
-        With `anew` before anything can be said for good.
+        With `anew`, also measurements in progress: a permanent rejection needs them.
         """
         pools = self._pools
         names = names or tuple(pools.handles)
@@ -228,40 +229,40 @@ class Router:
         return self._of(pool).known is not None
 
     def now_s(self) -> float:
-        """The present, by the clock that `settled` goes by."""
+        """The current time of the clock that `is_settled` uses."""
         return self._ticks()
 
     def is_settled(self, at_s: float, *names: PoolId) -> bool:
-        """Whether a submission that arrived at an instant can be rejected by what is known.
+        """Whether a submission that arrived at an instant can be rejected by the measurements.
 
-        That is of the pools that are named, or of all.
+        This concerns the named pools, or all.
         """
         return all(self._of(name).is_settled(at_s) for name in names or tuple(self._pools.handles))
 
     def prospects(self) -> list[Prospect]:
-        """The last measurements, by the names of the pools."""
+        """The last measurements, in the order of the pools' names."""
         known = (self._of(name).known for name in sorted(self._pools.handles))
         return [prospect for prospect in known if prospect is not None]
 
     def routed(self, job: Job) -> RankedPools:
-        """Where a job could wait, the best first, and what the other pools lack."""
+        """The pools that could run a job, best first, and what the others lack."""
         return rank_pools(job, self.prospects())
 
     def admit(self, pool: PoolId, job: Job, bucket: Bucket, now: Instant, count: int = 1) -> Answer:
-        """Let jobs into a pool that is known, or say why not and when to come again.
+        """Admit or reject jobs in a pool that has been measured.
 
-        Whether the pool could ever run them is not looked at: that is for the choice of it.
+        Whether the pool could ever run them is not checked here, but when the pool is chosen.
         """
         return self._of(pool).admit(job, bucket, now, count)
 
     def tier(self, pool: PoolId, name: str) -> Tier:
-        """A tier, as a pool that is known has it."""
+        """The tier by the policy of a pool that has been measured."""
         known = self._of(pool).known
         assert known is not None
         return next(tier for tier in with_tier(known.policy, name).tiers if tier.name == name)
 
     def send(self, job: Job, bid: PoolBid, count: int = 1) -> None:
-        """Count jobs that are on their way to a pool."""
+        """Count jobs that are being sent to a pool."""
         self._of(bid.pool).send(job, bid, count)
 
     def _of(self, pool: PoolId) -> _Outlook:
@@ -284,12 +285,12 @@ class Moves:
         self._router = router
         self._clock = clock
         self._after: tuple[OrgId, Instant, str] = START
-        # Since when their pools have nothing for jobs: in the walk before, and in this one.
+        # Since when jobs cannot run in their pools: in the walk before, and in this one.
         self._lacked: dict[JobKey, Instant] = {}
         self._lacking: dict[JobKey, Instant] = {}
 
     def round(self, goes_on: Callable[[], bool] = lambda: True) -> int:
-        """Request that some jobs move to other pools; returns how many."""
+        """Request that some jobs move to other pools; return how many."""
         moves = 0
         for page in self._pages(goes_on):
             wait(self._router.look(), WAIT_S)
@@ -300,7 +301,7 @@ class Moves:
         return moves
 
     def _pages(self, goes_on: Callable[[], bool]) -> Iterator[Sequence[Movable]]:
-        """Some jobs at a time, from where the last round ended; none if there is one pool only."""
+        """Pages of jobs, continuing where the last round ended; none if there is only one pool."""
         for _ in range(PAGES):
             if len(self._pools.handles) < 2 or not goes_on():
                 return
@@ -336,7 +337,7 @@ class Moves:
         return True
 
     def _waits(self, movable: Movable, now: Instant) -> WaitingJob | None:
-        """A job as its pool knows it, if it waits there and has not begun."""
+        """The job in its pool, if it waits there without an attempt."""
         handle = self._pools.handles.get(movable.pool)
         key = movable.org, movable.job
         job = None if handle is None else handle.look(partial(_waiting, key=key))
@@ -359,14 +360,14 @@ class Moves:
 
 
 def _waiting(pool: Pool, key: JobKey) -> Job | None:
-    """A job that waits in a pool and has not begun, as its scheduler is told of it."""
+    """A job that waits in a pool without an attempt, in the form that the scheduler uses."""
     job = pool.jobs.get(key)
     waits = job is not None and job.state is JobState.QUEUED and job.attempt == 0
     return describe_job(job) if job is not None and waits else None
 
 
 class Mover(LeasedWorker):
-    """Moves jobs again and again, while no other process does."""
+    """Moves jobs at intervals, while this process holds the lease."""
 
     def __init__(
         self,

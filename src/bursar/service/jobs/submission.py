@@ -24,7 +24,7 @@ def submission_request(
     generated_fields: tuple[str, ...] = (),
     actor: str = "",
 ) -> CommandRequest:
-    """The command that submits a job, with all that is written together with it."""
+    """The command that submits a job, with everything that is written together."""
     return CommandRequest(
         org, key, reserve_for_job(submission), SubmitJob(submission), generated_fields, actor
     )
@@ -39,7 +39,7 @@ def extension_request(
     generated_fields: tuple[str, ...] = (),
     actor: str = "",
 ) -> CommandRequest:
-    """The command that sets more aside for a job, or for longer; its pool gets a message."""
+    """The command that extends the hold of a job; its pool gets a message."""
     command = ExtendHold(hold=HoldId(job), amount=amount, expires_at=until)
     return CommandRequest(
         org, key, command, ExtendJob(job, amount, until or 0), generated_fields, actor

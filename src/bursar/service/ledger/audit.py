@@ -1,8 +1,8 @@
-"""Looking at whole ledgers: whether what is stored adds up, and whether it follows from its events.
+"""Checks whole ledgers: whether stored rows agree, and whether they follow from the events.
 
-`verify` runs the checks of `bursar.store.verify.ledger` and decides each pool's latest decisions
-again (`bursar.service.pools.replay`). `rebuild` makes each org's books from its events alone and
-compares them row by row; `repair` rewrites the rows that differ.
+`verify` runs the checks of `bursar.store.verify` and replays each pool's latest decisions
+(`bursar.service.pools.replay`). `rebuild` derives each org's books from its events and compares
+them row by row; `repair` rewrites the rows that differ.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ from bursar.store.verify.pools import POOL_CHECKS
 from bursar.store.verify.summaries import STRAY_SUMMARIES, SUMMARY_CHECKS
 
 CHECKS: Final = (*LEDGER_CHECKS, *SEAM_CHECKS, *SUMMARY_CHECKS, *POOL_CHECKS)
-DECIDED_AGAIN: Final = "what leaders decided follows from what they were told"
+DECIDED_AGAIN: Final = "scheduling decisions follow from their recorded inputs"
 ORG_IDS: Final = "select org_id, number from orgs order by org_id"
 
 __all__ = [
@@ -62,7 +62,7 @@ def verify(
 
 
 def _replay_decisions(connection: Connection) -> Iterator[Contradiction]:
-    """Let the last window of each pool's stream be decided again."""
+    """Replay the last window of each pool's audit stream."""
     for pool in pools_now(connection):
         difference = replay(connection, pool.id, last_only=True).difference
         if difference is not None:
@@ -71,6 +71,6 @@ def _replay_decisions(connection: Connection) -> Iterator[Contradiction]:
 
 
 def orgs_of(connection: Connection) -> dict[OrgId, int]:
-    """All orgs, and how many events each has; also those of which only rows are left."""
+    """All orgs and their numbers of events, including orgs of which only other rows exist."""
     strays = {org: 0 for sql in (STRAY_ORGS, STRAY_SUMMARIES) for (org,) in connection.execute(sql)}
     return {**strays, **dict(connection.execute(ORG_IDS).fetchall())}

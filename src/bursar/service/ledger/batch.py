@@ -63,11 +63,11 @@ SENT_AT_ONCE: Final = 64  # answers that are sent to the database together
 
 
 class OrgUnknown(KeyError):
-    """There is no such org."""
+    """The org does not exist."""
 
 
 class OrgFrozen(Fault):
-    """An org's books contradict themselves: the org is frozen until an operator repairs it."""
+    """The org's books contradict themselves; it is frozen until an operator repairs it."""
 
 
 class CommandRequest(NamedTuple):

@@ -1,8 +1,7 @@
-"""The ledger as a service: many callers at once, few transactions (D3).
+"""The ledger as a service: many callers, few transactions (D3).
 
-Each org belongs to one lane (by a hash of its id). So one hot org is served as fast as one
-transaction after another can go, and other processes may do the same on the same orgs: the locks
-of the rows are the authority.
+Each org belongs to one lane, by a hash of its id. So a busy org is served as fast as one
+transaction can follow another. Other processes may serve the same orgs: the row locks decide.
 """
 
 import zlib
@@ -39,10 +38,10 @@ class Ledger:
         admit: Callable[[], None] | None = None,
         clock: GuardedClock | None = None,
     ) -> None:
-        """`admit` is asked before each batch and may raise a `Fault` to turn it away.
+        """`admit` is called before each batch and may raise a `Fault` to refuse it.
 
-        `prices` are those of a deployment that keeps none in the database.
-        All parts of a process share one `clock`, so that they agree on whether to believe it.
+        `prices` apply if the deployment stores none in the database. All parts of a process share
+        one `clock`, so that they agree on whether it is right.
         """
         self._limits = limits or Limits()
         self._clock = clock or GuardedClock()
@@ -71,9 +70,9 @@ class Ledger:
         generated_fields: tuple[str, ...] = (),
         actor: str = "",
     ) -> "Future[Answer]":
-        """Ask for a command under a key; the answer comes when it is durable. See `CommandRequest`.
+        """Submit a command with its key; the answer arrives when it is durable.
 
-        `Busy` when too many are waiting: nothing has happened then.
+        Raises `Busy` if too many commands are waiting; then nothing has happened.
         """
         answer: Future[Answer] = Future()
         self.enqueue(answer, CommandRequest(org, key, command, effect, generated_fields, actor))
@@ -87,7 +86,7 @@ class Ledger:
         lane.enqueue(answer, ask)
 
     def ask(self, org: OrgId, key: str, command: Command) -> Answer:
-        """CommandRequest, and wait for the answer."""
+        """Submit a command and wait for the answer."""
         return self.submit(org, key, command).result()
 
     def close(self) -> None:

@@ -1,8 +1,9 @@
-"""What commands will look at, told before they do: so that a batch loads in few rounds.
+"""Predicts which rows commands will read, so that a batch loads them in few rounds.
 
-Only a guess: what is forgotten here costs a round of its own (`NotLoaded`), what is named in vain
-costs a little reading. Each round names what is missing for all commands at once, as far as it
-can be told from what is there: a hold names its account, an account its budgets, and so on.
+This is an optimisation. A row that is not predicted costs another round (`NotLoaded`); a row that
+is predicted but not read costs a little reading. Each round names the missing rows of all commands,
+as far as they follow from the rows at hand: a hold names its account, an account its budgets, and
+so on.
 """
 
 from collections.abc import Iterable
@@ -55,9 +56,9 @@ _OF_A_HOLD = (
 
 
 class Prefetch:
-    """One round of looking ahead, over one org's commands.
+    """One round of prediction for one org's commands.
 
-    Commands of one batch have much in common: an account and a user are looked at once.
+    Commands of a batch often share accounts and users; these are handled once.
     """
 
     def __init__(self, books: Books, now: Instant) -> None:
@@ -68,7 +69,7 @@ class Prefetch:
         self._orders_seen = False
 
     def missing_for(self, command: Command) -> Missing:
-        """What a command will look at and the books do not know yet, as far as one can tell."""
+        """The rows that a command will read and that are not loaded, as far as can be predicted."""
         books = self._books
         missing = self._orders()
         if isinstance(command, _OF_A_HOLD):
@@ -89,7 +90,7 @@ class Prefetch:
         return missing
 
     def _orders(self) -> Missing:
-        """What may be due, and what may have started or expired."""
+        """The indexes of what may be due, start or expire."""
         if self._orders_seen:
             return []
         self._orders_seen = True
@@ -113,9 +114,9 @@ class Prefetch:
         return missing
 
     def _spender(self, account: AccountId, user: UserId, capped_key: UserId | None) -> Missing:
-        """What is counted of an account's and a user's usage, at every level, and of a key's.
+        """The counters of a user's usage in an account, at every level, and of a capped key.
 
-        Once nothing of it is missing, nothing will be before the next slot of time begins.
+        When none is missing, none will be until the next time slot begins.
         """
         books = self._books
         slot = self._now - self._now % BURN_SLOT
@@ -158,7 +159,7 @@ class Prefetch:
         return missing
 
     def _lanes_of(self, account: AccountId) -> Missing:
-        """The credits an account may spend: its lanes, the front of each, what they count in."""
+        """The credits that an account may spend: its lanes, the first keys of each, and totals."""
         books = self._books
         if account in self._lanes or _path(books, account):
             return []
@@ -179,7 +180,7 @@ class Prefetch:
 
 
 def new_names(books: Books, command: Command) -> Missing:
-    """The names that a command gives to something new: it will look whether they are taken."""
+    """The ids that a command gives to new rows: the decision checks that they are free."""
     if isinstance(command, (Charge, Settle, BookLate)):
         return _rows(books.charges, (command.charge,))
     if isinstance(command, Reserve):
@@ -197,12 +198,12 @@ def _rows(table: Table[Any, Any], keys: Iterable[Any]) -> Missing:
 
 
 def _path(books: Books, account: AccountId) -> Missing:
-    """The account and all above it, one round for each step up."""
+    """The accounts on the path to the root that are not loaded; one level per round."""
     return _rows(books.accounts, books.known_path(account))
 
 
 def _targets(path: tuple[AccountId, ...], user: UserId) -> list[TargetKey]:
-    """Whose budgets apply to usage of `user` in the first account of `path`."""
+    """The targets of budgets that apply to usage of `user` in the first account of `path`."""
     targets: list[TargetKey] = []
     for account in path:
         targets += [(account, None, False), (account, None, True), (account, user, False)]

@@ -1,9 +1,9 @@
-"""The deployment's price book: what a GPU-hour costs where an org has no price of its own.
+"""The deployment's price book: the prices for orgs without their own.
 
-It is the price book of the deployment's own org, so it has versions, events and requests like that
-of any other (B1). A batch reads it in its own transaction, together with its locks; only what has
-changed since the last one is sent. What is decided by it is written into the org's own events
-whole, rate and version: an org's stream can be read without the deployment's book.
+It is the price book of the deployment's own org, so it has versions, events and requests like any
+other (B1). A batch reads it in its own transaction, together with its locks; only changes since the
+last read are sent. The rate and version that decide a command are written into the org's events, so
+that an org's events can be read without the deployment's book.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ _NOTHING: Final = (-1, -1)
 
 
 def looks_at_prices(command: Command) -> bool:
-    """Whether a price may decide what becomes of a command."""
+    """Whether the outcome of a command may depend on prices."""
     if isinstance(command, Reserve):
         return bool(command.context.gpu_types)
     return isinstance(command, _LOOK)
@@ -29,24 +29,24 @@ def looks_at_prices(command: Command) -> bool:
 
 @dataclass(slots=True)
 class DeploymentPrices:
-    """The deployment's book as it was read last; empty if there is none."""
+    """The deployment's book as last read; empty if there is none."""
 
     _book: PriceBook = field(default_factory=PriceBook)
     _known: tuple[int, int] = _NOTHING  # number and time of the last event that is in it
 
     def ask(self, connection: Connection) -> SentStatement:
-        """Ask for the book, if it is another by now; `take` takes the answer."""
+        """Send the query for the book, if it has changed; `take` reads the answer."""
         return ask_prices(connection, DEPLOYMENT, self._known)
 
     def take(self, sent: SentStatement) -> None:
-        """Know the book as it is in this transaction."""
+        """Store the book of this transaction."""
         row = sent.fetchone()
         if row is not None and row[2] is not None:
             number, now, text = row
             self._book, self._known = value_of(PriceBook, text), (number, now)
 
     def book_or(self, otherwise: PriceBook) -> PriceBook:
-        """The book, or another one if the deployment keeps none."""
+        """The book, or `otherwise` if the deployment stores none."""
         return self._book if self._book.versions else otherwise
 
     def forget(self) -> None:
@@ -55,7 +55,7 @@ class DeploymentPrices:
 
 
 def prices_now(connection: Connection, otherwise: PriceBook) -> PriceBook:
-    """The deployment's book as it is in this transaction, for those who look once."""
+    """The deployment's book in this transaction, for a single use."""
     prices = DeploymentPrices()
     prices.take(prices.ask(connection))
     return prices.book_or(otherwise)

@@ -113,10 +113,10 @@ class RebuiltOrg:
 
 
 def rebuild(url: str, orgs: Mapping[OrgId, int], workers: int = 2) -> Iterator[RebuiltOrg]:
-    """Each org's books from its events, compared with what is stored, as they are done.
+    """Rebuild each org's books from its events and compare them with the stored rows.
 
-    `orgs` tells about how many events each has: the largest come first, so that no worker is left
-    alone with one at the end.
+    `orgs` has the approximate number of events of each org. The largest orgs are first, so that at
+    the end no worker is left with a large one.
     """
     yield from spread(rebuild_some, url, orgs, workers)
 
@@ -127,7 +127,7 @@ def spread(
     orgs: Mapping[OrgId, int],
     workers: int,
 ) -> Iterator[T]:
-    """What comes of working on all orgs, a share after the other, in several processes."""
+    """Run `work` on all orgs in several processes; yield its results."""
     shares = shared(orgs)
     if workers == 1 or len(shares) < 2:
         for share in shares:
@@ -141,7 +141,7 @@ def spread(
 
 
 def shared(orgs: Mapping[OrgId, int]) -> list[tuple[OrgId, ...]]:
-    """Orgs in shares of about as many events, the largest orgs first and each in one share."""
+    """Divide orgs into groups with about equally many events, largest orgs first."""
     shares: list[tuple[OrgId, ...]] = []
     share: list[OrgId] = []
     events = 0
@@ -155,19 +155,19 @@ def shared(orgs: Mapping[OrgId, int]) -> list[tuple[OrgId, ...]]:
 
 
 def rebuild_some(url: str, orgs: Iterable[OrgId]) -> list[RebuiltOrg]:
-    """Some orgs' books from their events, each compared in a snapshot of its own."""
+    """Rebuild and compare some orgs, each in its own snapshot."""
     with connect(url, timeouts=None) as connection:
         return [in_snapshot(connection, org) for org in orgs]
 
 
 def rebuild_org(url: str, org: OrgId) -> RebuiltOrg:
-    """One org's books from its events, compared with what is stored."""
+    """Rebuild and compare one org."""
     [result] = rebuild_some(url, [org])
     return result
 
 
 def in_snapshot(connection: Connection, org: OrgId) -> RebuiltOrg:
-    """One org's books from its events, compared with what is stored, at one instant."""
+    """Rebuild and compare one org in a database snapshot."""
     with connection.transaction(), gc_paused():
         connection.execute(SNAPSHOT)
         return OrgReplay(connection, org).run()
@@ -175,9 +175,9 @@ def in_snapshot(connection: Connection, org: OrgId) -> RebuiltOrg:
 
 @dataclass(slots=True)
 class OrgReplay:
-    """One org's books on their way through its events; to be used in one transaction.
+    """Rebuilds one org's books from its events, in one transaction.
 
-    What is stored must not change meanwhile: a snapshot sees to that, or the lock of the org.
+    The stored rows must not change meanwhile: use a snapshot, or the lock of the org.
     """
 
     connection: Connection
@@ -188,7 +188,7 @@ class OrgReplay:
     _forfeits: list[Values] = field(default_factory=list)
 
     def run(self) -> RebuiltOrg:
-        """Make all events true, and compare."""
+        """Apply all events, and compare."""
         own = self.connection.execute(OWN_ROW, [self.org]).fetchone()
         clock, frozen = own or (0, None)
         [(last_requested,)] = self.connection.execute(LAST_ASKED_FOR, [self.org]).fetchall()
@@ -214,18 +214,18 @@ class OrgReplay:
         )
 
     def _set_clock(self, clock: Instant) -> None:
-        """Let the orders stand where the stored ones do: at the last event, or moved by a repair.
+        """Move the clock of the books to the stored one: the last event, or later after a repair.
 
-        Anywhere else is a clock that is wrong itself.
+        A stored clock at any other instant is itself wrong, and is not used.
         """
         now = self.books.header.now
         ahead = now < clock <= now + CLOCK_AHEAD_MAX
         self.books.advance(clock if ahead else now)
 
     def move_clock(self) -> None:
-        """Let the orders stand a little later than the stored ones.
+        """Move the clock of the books past the stored one.
 
-        Books that a process keeps in memory are then not taken for those that are stored.
+        So books in the memory of a process do not pass as equal to the repaired ones.
         """
         [(clock,)] = self.connection.execute(CLOCK_OF, [self.org]).fetchall()
         now = self.books.header.now
@@ -234,7 +234,7 @@ class OrgReplay:
     # Events
 
     def _replay_events(self, last_requested: int) -> bool:
-        """Make every event true; whether that could be done, up to the last that was asked for."""
+        """Apply all events; False if one is missing or cannot be applied."""
         after = FIRST
         while True:
             stretch = self._fetched(EVENTS_AFTER, after, EVENTS_AT_ONCE)
@@ -255,7 +255,7 @@ class OrgReplay:
         return whole
 
     def _apply(self, stretch: list[Values], written: BatchWriter) -> bool:
-        """Let events happen again, one by one; false if one cannot."""
+        """Apply events one by one; False if one cannot be applied."""
         org, books = self.org, self.books
         number: Any = None
         kind: Any = None
@@ -279,7 +279,7 @@ class OrgReplay:
     def _compare_written(
         self, stretch: list[Values], written: BatchWriter, between: tuple[int, int]
     ) -> None:
-        """Compare what events of a stretch wrote with what is stored."""
+        """Compare what these events would write with what is stored."""
         self._forfeits += written.new["forfeits"]
         postings = self._fetched(POSTINGS_BETWEEN, *between)
         for table, width, stored in (("events", 1, stretch), ("postings", 2, postings)):
@@ -294,7 +294,7 @@ class OrgReplay:
     # Rows
 
     def differing(self) -> Iterator[Difference]:
-        """Where the stored rows of the books are not what its events make of them."""
+        """The stored rows that differ from the rebuilt books."""
         for mapping in TABLE_MAPPINGS:
             try:
                 yield from self._rows_of(mapping)
@@ -343,7 +343,7 @@ class OrgReplay:
         wanted: dict[Values, T],
         to_row: Callable[[T], Values],
     ) -> Iterator[Difference]:
-        """Rows against what they should be, by the key that is their first columns."""
+        """Compare stored rows with the expected ones; the key is in the first columns."""
         for row in stored:
             key = row[:width]
             source = wanted.pop(key, None)
@@ -366,7 +366,7 @@ def _table(books: Books, name: str) -> Any:
 
 
 def _check_fits(books: Books, number: int, event: Event) -> None:
-    """Refuse what would never have been decided, and what following it would not end."""
+    """Refuse an event that cannot have been decided, such as a loop in the account tree."""
     expected = books.header.number + 1
     invariant(number == expected, "events before this one are missing", expected=expected)
     if type(event) is AccountAdded:
@@ -381,7 +381,7 @@ def _check_fits(books: Books, number: int, event: Event) -> None:
 
 
 def _check_hold_figures(books: Books, event: Event, body: str) -> None:
-    """Refuse an event that tells of its hold what it did not make of it."""
+    """Refuse an event whose totals of its hold differ from the rebuilt hold."""
     if isinstance(event, HoldChanged):
         hold = require(books.holds, event.hold)
         recorded, is_now = (event.open, event.used), (hold.open, hold.used)
@@ -399,7 +399,7 @@ def _check_hold_figures(books: Books, event: Event, body: str) -> None:
 
 
 def _as_of_today(row: Values) -> Values:
-    """An org's own row with its prices, the last column, as they would be written now."""
+    """An org's row with its prices (the last column) in the current text form."""
     try:
         return (*row[:-1], text_of(value_of(PriceBook, row[-1])))
     except NOT_SOUND:  # what cannot be read differs from whatever it should be
@@ -407,7 +407,7 @@ def _as_of_today(row: Values) -> Values:
 
 
 def _as_of_then(rows: list[Values], stored: list[Values]) -> list[Values]:
-    """Events with their texts in the versions that wrote them."""
+    """Events with their texts in the form of the version that wrote them."""
     return [
         (*row[:4], text_as_written(event_of(row[3], was[4]), was[4]), *row[5:])
         for row, was in zip(rows, stored, strict=True)

@@ -64,12 +64,12 @@ FORGET: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairedOrg:
-    """What was found of one org, and what was done about it."""
+    """The differences of one org, and what was repaired."""
 
     org: OrgId
     events: int
     repaired: tuple[Difference, ...] = ()
-    remaining: tuple[Difference, ...] = ()  # what was found and could not be mended
+    remaining: tuple[Difference, ...] = ()  # differences that could not be repaired
     dropped_summaries: tuple[
         Contradiction, ...
     ] = ()  # why all that sweeps have kept was thrown away, if it was
@@ -78,12 +78,12 @@ class RepairedOrg:
 
 
 def repair(url: str, orgs: Mapping[OrgId, int], workers: int = 2) -> Iterator[RepairedOrg]:
-    """Each org's books from its events; what differs from them is written anew."""
+    """Rebuild each org's books from its events and rewrite the rows that differ."""
     yield from spread(repair_some, url, orgs, workers)
 
 
 def repair_some(url: str, orgs: Iterable[OrgId]) -> list[RepairedOrg]:
-    """Look at some orgs, and repair those that need it."""
+    """Check some orgs, and repair those that need it."""
     with connect(url, timeouts=None) as connection:
         return [_check_and_repair(connection, org) for org in orgs]
 
@@ -101,7 +101,7 @@ def _check_and_repair(connection: Connection, org: OrgId) -> RepairedOrg:
 
 
 def _untouched(result: RebuiltOrg, why: str | None = None) -> RepairedOrg:
-    """An org as it was found, with what kept it from being repaired."""
+    """The result for an org that was not changed, with the reason if there is one."""
     left = result.differences
     if why is not None:
         left += (Difference(org=result.org, table="events", key=(), wrong=why),)
@@ -109,9 +109,9 @@ def _untouched(result: RebuiltOrg, why: str | None = None) -> RepairedOrg:
 
 
 def repair_org(connection: Connection, org: OrgId) -> RepairedOrg:
-    """Write anew what differs in one org, and let it take commands again; in a transaction.
+    """Rewrite the rows of an org that differ, and unfreeze it; in a transaction.
 
-    Books that contradict themselves are not written: then it is the events that are wrong.
+    Books that contradict themselves are not written: then the events are wrong.
     """
     is_there = bool(connection.execute(LOCK_ORGS, [[org]]).fetchall())
     replay = OrgReplay(connection, org)
@@ -138,9 +138,9 @@ def repair_org(connection: Connection, org: OrgId) -> RepairedOrg:
 
 
 def _drop_wrong_summaries(connection: Connection, org: OrgId) -> tuple[Contradiction, ...]:
-    """Throw away what sweeps have kept of an org if any of it is wrong; what that was.
+    """Delete all summaries of an org if any is wrong; return the contradictions.
 
-    To be asked once the rows it is made of are sound.
+    Call this after the rows that they are made from were repaired.
     """
     wrong = _wrong_summaries(connection, org)
     if wrong:
@@ -156,7 +156,7 @@ def _wrong_summaries(connection: Connection, org: OrgId) -> tuple[Contradiction,
 
 
 def _repair_rows(replay: OrgReplay, differences: Iterable[Difference], *, is_there: bool) -> None:
-    """Write what differs, and look again."""
+    """Write the rows that differ, and compare again."""
     connection, org = replay.connection, replay.org
     if replay.exists:
         if not is_there:

@@ -1,14 +1,13 @@
-"""The pools that a process serves: each kept, led or stood by for, and its post carried.
+"""The pools that a process serves: their handles, their leaders, and the relay of their messages.
 
-    a job is submitted ─▶ sent     ─▶ the post goes to its pool ─▶ changed ─▶ a round
-    a round            ─▶ leases   ─▶ ordered: requests that wait for news of a node wake up
-    a node reports     ─▶ told     ─▶ the post goes to the orgs
+    a job is submitted ─▶ `relay_from_org`   the relay delivers to the pool ─▶ `on_change`: a round
+    a round            ─▶ `on_orders`        waiting reports of nodes are answered with new leases
+    a node reports     ─▶ `on_messages`      the relay delivers to the orgs
 
-All of it follows at once, in this process. What another process has to do it finds by looking: each
-part polls now and then, even without a call.
+Within a process each step wakes the next. Steps of other processes are found by polling.
 
-A pool in which nothing waits or runs costs nothing but its line in that look: it is not led, and it
-has neither a thread nor a connection (`leader`, `pooled_lane`).
+A pool without waiting or running jobs costs one row in each poll: it has no leader, no thread and
+no connection (`leader`, `pooled_lane`).
 """
 
 import os
@@ -37,9 +36,9 @@ from bursar.service.workers.worker import DatabaseWorker, Task
 from bursar.store.pools.loader import PoolStatus, add_pool, pools_now
 from bursar.store.sql.connection import Connection
 
-POLL_INTERVAL_S: Final = 1.0  # between two looks at what other processes have begun or done
+POLL_INTERVAL_S: Final = 1.0  # between two polls for new pools and changes by other processes
 
-Callback = Callable[[], object]  # when there is something new for a node; must do little
+Callback = Callable[[], object]  # called when a node has new orders; must return quickly
 
 
 class NodeWaiter:
@@ -47,11 +46,11 @@ class NodeWaiter:
 
     def __init__(self, call: Callback) -> None:
         self.call = call
-        self.is_dismissed = False  # another waits in its place, or the process stops
+        self.is_dismissed = False  # a newer report waits instead, or the process stops
 
 
 class Pools:
-    """All pools that this process knows; to be asked by any thread."""
+    """All pools that this process knows; safe for any thread."""
 
     def __init__(
         self, database: Database, ledger: Ledger, clock: GuardedClock, policy: PoolPolicy
@@ -62,7 +61,7 @@ class Pools:
         self._process: Final = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
         self._handles: dict[PoolId, PoolHandle] = {}
         self._leaders: dict[PoolId, PoolLeader] = {}
-        self._waiting: dict[tuple[PoolId, NodeId], NodeWaiter] = {}  # the last to come
+        self._waiting: dict[tuple[PoolId, NodeId], NodeWaiter] = {}  # the latest of each node
         self._leaving = False
         self._lock = threading.RLock()
         self._connections = Connections(partial(database.connect, POOL_TIMEOUTS))
@@ -82,34 +81,34 @@ class Pools:
 
     @property
     def handles(self) -> Mapping[PoolId, PoolHandle]:
-        """The pools by their names, as they come."""
+        """The pools by name; new ones appear in it."""
         return MappingProxyType(self._handles)
 
     def start(self) -> None:
-        """Serve the pools that there are."""
+        """Start serving the existing pools."""
         self._workers.enter_context(self._relays)
         self.poll()
         self._workers.enter_context(self.quotas)
         self._poller.start()
 
     def stop(self) -> None:
-        """Serve no more; what is under way is finished."""
+        """Stop serving; work in progress is finished."""
         self._poller.stop()
         for leading in self._leaders.values():
-            leading.leave()  # all of them at once, and not one after the other
-        self._workers.close()  # the post first: it asks the pools
+            leading.leave()  # all at once, not one after the other
+        self._workers.close()  # before the pools, which the relay uses
         self._open.close()
         self._connections.close_idle(0.0)
 
     def add(self, pool: PoolId) -> bool:
-        """Begin a pool; False if there is one of that name."""
+        """Create a pool; False if one with that name exists."""
         with self._database.connect() as connection:
             new = add_pool(connection, pool)
         self.poll()
         return new
 
     def poll(self) -> None:
-        """Serve pools that have come, and see to those where others have done something."""
+        """Start serving new pools, and catch up with changes by other processes."""
         with self._database.connect() as connection:
             self._poll(connection)
 
@@ -123,7 +122,7 @@ class Pools:
         self._connections.close_idle()
 
     def _attend(self, status: PoolStatus, now: Instant) -> None:
-        """Let a pool that rests here be led if it needs a leader, or else read what has changed."""
+        """Wake the leader of a resting pool if one is needed, or else read changes."""
         if self._leaders[status.id].is_resting:
             handle = self._handles[status.id]
             if status.leader_due_at <= now:
@@ -144,24 +143,24 @@ class Pools:
         self._open.enter_context(notifier.leader)
 
     def leader_of(self, pool: PoolId) -> PoolLeader:
-        """Who can say why jobs of a pool wait."""
+        """The leader of a pool in this process, which also answers queries."""
         return self._leaders[pool]
 
     def relay_from_org(self, org: OrgId) -> None:
-        """An org has something for a pool."""
+        """Deliver the messages that an org has written for pools."""
         self._relays.from_org(org)
 
     def relay_from_pool(self, pool: PoolId) -> None:
-        """A pool has something for orgs."""
+        """Deliver the messages that a pool has written for orgs."""
         self._relays.from_pool(pool)
 
     @contextmanager
     def waiting_for_orders(
         self, pool: PoolId, node: NodeId, call: Callback
     ) -> Iterator[NodeWaiter]:
-        """Call back when there are news for a node, for as long as this lasts.
+        """Call `call` when there are new orders for a node, while the context lasts.
 
-        An earlier waiter of the node is not called any more: a newer report has come.
+        An earlier waiter of the node is dismissed, because a newer report has arrived.
         """
         waiting = NodeWaiter(call)
         with self._lock:
@@ -178,14 +177,14 @@ class Pools:
                     del self._waiting[pool, node]
 
     def wake_waiters(self, pool: PoolId, nodes: frozenset[NodeId]) -> None:
-        """There are news for nodes."""
+        """Call the waiters of nodes that have new orders."""
         with self._lock:
             waiters = [self._waiting[pool, node] for node in nodes if (pool, node) in self._waiting]
         for waiter in waiters:
             waiter.call()
 
     def dismiss_waiters(self) -> None:
-        """The process is about to stop: all waiting requests end."""
+        """End all waiting requests, because the process is about to stop."""
         with self._lock:
             self._leaving = True
             waiters = list(self._waiting.values())
@@ -199,25 +198,25 @@ def _dismiss(waiting: NodeWaiter) -> None:
 
 
 class _PoolNotifier:
-    """Passes on what happens in a pool."""
+    """Passes the notifications of a pool on to its leader, the relay and waiting nodes."""
 
     def __init__(self, pools: Pools, pool: PoolId) -> None:
         self._pools = pools
         self._pool = pool
-        self.leader: PoolLeader | None = None  # a moment later
+        self.leader: PoolLeader | None = None  # set after the pool was opened
 
     def on_change(self) -> None:
-        """There may be something to decide."""
+        """Wake the leader and the distribution of quotas."""
         if self.leader is not None:
             self.leader.wake()
         self._pools.quotas.wake()
 
     def on_messages(self) -> None:
-        """There are messages for orgs."""
+        """Have the messages delivered to orgs."""
         self._pools.relay_from_pool(self._pool)
 
     def on_orders(self, nodes: frozenset[NodeId]) -> None:
-        """Nodes are to be told something new."""
+        """Answer the waiting reports of nodes."""
         self._pools.wake_waiters(self._pool, nodes)
 
 
@@ -225,7 +224,7 @@ class _PoolNotifier:
 def serving_pools(
     database: Database, ledger: Ledger, clock: GuardedClock, policy: PoolPolicy | None = None
 ) -> Iterator[Pools]:
-    """Pools that are kept, led and told of, for as long as this lasts."""
+    """Serve all pools while the context lasts."""
     pools = Pools(database, ledger, clock, policy or PoolPolicy())
     try:
         pools.start()

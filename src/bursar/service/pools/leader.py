@@ -5,17 +5,17 @@ would write decisions of the former leader refuses them. So a process that dies,
 connection is replaced within a term and a second. Two processes that both believe they lead are
 harmless: the epoch check rejects the stale one.
 
-A pool in which nothing waits or runs is not led: its leader says so after a while and goes to rest,
-and so do the processes that stand by. A process that learns of a change leads at once; the others
+A pool without waiting or running jobs is not led: its leader records this after a while and rests,
+and so do the processes that stand by. A process that changes the pool leads it at once; the others
 are woken when the pool's row says that a leader is needed.
 
-Its cluster also explains: a question why a job waits is answered between two rounds. A process
-that stands by answers too: it follows the pool as the leader does, and is ready to take over.
+Queries, such as why a job waits, are answered from the leader's cluster between two rounds. A
+process that stands by answers too: its cluster mirrors the pool, so that it can take over.
 
-A round begins when something has changed, at once, or when the last plan said that time alone would
-matter. Its cluster is a memory that follows the pool; if anything is denied when decisions are
-written, the memory was wrong, and is thrown away. What the cluster was told and what was decided is
-noted in the transaction that carries the decisions out, so that it can be decided again (S14).
+A round starts as soon as something has changed, or at the time that the last plan named. The
+cluster is a copy of the pool in memory. If the pool denies a decision, the copy was out of date and
+is rebuilt. The inputs of the cluster and the decisions are recorded in the transaction that carries
+the decisions out, so that they can be replayed (S14).
 """
 
 import logging
@@ -58,11 +58,11 @@ class _Question(NamedTuple):
 
 
 def _not_leading(pool: str) -> Busy:
-    return Busy(f"pool {pool} is led no more by this process")
+    return Busy(f"this process no longer leads pool {pool}")
 
 
 class PoolLeader:
-    """Leads a pool, or stands by, with a thread of its own unless there is nothing to do."""
+    """Leads a pool or stands by, in a thread of its own while there is work."""
 
     def __init__(self, handle: PoolHandle, policy: PoolPolicy, who: str) -> None:
         self._handle = handle
@@ -75,15 +75,15 @@ class PoolLeader:
             retry_s=RENEW_INTERVAL_S,
         )
         self._expires_at = 0.0
-        self._renew_at = 0.0  # when it is time to say that it leads, or to try to
-        self._rests_at = 0.0  # when it may rest, if nothing comes
+        self._renew_at = 0.0  # when to renew the lease, or to try to get it
+        self._rests_at = 0.0  # when it may rest if nothing happens
         self._wanted_until = 0.0  # does not rest before
         self._epoch: int | None = None  # of the last turn; None while another leads
         self._news = True  # since the last round
         self._next_plan_at: Instant | None = None  # when to plan without news
-        self._denials = 0  # rounds in a row of which something could not be written
+        self._denials = 0  # rounds in a row with a denied decision
         self._last_audit_event = 0  # the last event of its own
-        self._audit_at = 0.0  # when what waits is noted, although nothing is decided
+        self._audit_at = 0.0  # when recorded inputs are written although nothing was decided
         self._questions: deque[_Question] = deque()
 
     def __enter__(self) -> Self:
@@ -100,25 +100,25 @@ class PoolLeader:
         self._fail_questions(_not_leading(self._handle.id))  # asked between two sessions
 
     def leave(self) -> None:
-        """Lead no more; returns at once."""
+        """Stop leading; returns at once."""
         self._worker.request_stop()
 
     @property
     def epoch(self) -> int | None:
-        """With which it leads; None while another process leads, or none."""
+        """The epoch in which it leads; None if it does not lead."""
         return None if self.is_resting else self._epoch
 
     @property
     def is_resting(self) -> bool:
-        """Whether no thread is at work here."""
+        """Whether no thread is running."""
         return self._worker.is_resting
 
     def wake(self) -> None:
-        """Something has changed."""
+        """Start a turn, because something has changed."""
         self._worker.wake()
 
     def request_leader(self) -> None:
-        """Lead although nothing waits or runs: a caller needs a leader, and repeats this."""
+        """Lead for a while even without jobs, because a caller needs a leader; to be repeated."""
         self._wanted_until = time.monotonic() + WANTED_FOR_S
         if self.is_resting:
             self.wake()
@@ -128,9 +128,9 @@ class PoolLeader:
         return time.monotonic() < self._wanted_until
 
     def ask(self, question: Callable[[Cluster, Instant], T]) -> "Future[T]":
-        """What the scheduler's cluster has to say; it must be left as it is.
+        """Run a query on the scheduler's cluster, which it must not change.
 
-        An error if nothing can be said now, or any more.
+        The result is an error if this process cannot answer, or is stopping.
         """
         answer: Future[T] = Future()
         self._questions.append(_Question(question, answer))
@@ -141,7 +141,7 @@ class PoolLeader:
 
     @contextmanager
     def _leading(self) -> Iterator[Task]:
-        """Take turns; after an error, forget what may have been carried out and not written."""
+        """A session of turns; after an error the cluster, which may be wrong, is discarded."""
         self._rests_at = time.monotonic() + REST_AFTER_S
         try:
             yield self._take_turn
@@ -157,17 +157,17 @@ class PoolLeader:
 
     def _take_turn(self, turn: Turn) -> float:
         if turn.is_poll:
-            self._renew_at = 0.0  # time has passed: say again that it leads, and ask for the time
+            self._renew_at = 0.0  # time has passed: renew the lease and read the time
         pause_s = self._turn()
         return REST if pause_s is None else pause_s
 
     def _fail_questions(self, error: Exception) -> None:
-        """Tell all who have asked that there is no answer."""
+        """Answer all queries with an error."""
         for question in self._take_questions():
             question.answer.set_exception(error)
 
     def _take_questions(self) -> Iterator[_Question]:
-        """What was asked and is still wanted to be known; the taker has to answer."""
+        """Yield the queries that were not cancelled; the caller must answer them."""
         while True:
             try:
                 question = self._questions.popleft()  # others may take one at the same time
@@ -179,8 +179,8 @@ class PoolLeader:
     def _renew_if_due(self) -> tuple[int | None, Instant]:
         """The epoch, or None while another process leads; and the time.
 
-        Between two words that it leads, the time is that of the last transaction, which has woken
-        it; what was decided in the belief to lead is refused where it is written.
+        Between two renewals the time is that of the last transaction. If this process no longer
+        leads, its decisions are refused when they are written.
         """
         if time.monotonic() >= self._renew_at:
             epoch, now = self._handle.lead(self._who, anyway=self._wanted)
@@ -189,7 +189,7 @@ class PoolLeader:
         return self._epoch, self._handle.look(lambda pool: pool.now)
 
     def _turn(self) -> float | None:
-        """Lead for another moment; how long nothing has to be done, in seconds, or None: at all."""
+        """Take one turn; returns the seconds until the next, or None to rest."""
         epoch, now = self._renew_if_due()
         if epoch is not None:
             failpoint("leader.elected")
@@ -200,20 +200,20 @@ class PoolLeader:
             follower.recorder.discard_window()
         elif epoch != self._epoch or not follower.recorder.is_open:
             follower.recorder.begin_window()
-        # What came while another led is news as well.
+        # Changes while another process led count as news as well.
         self._news, self._epoch = self._news or epoch != self._epoch, epoch
         pause = RENEW_INTERVAL_S if epoch is None else self._round(follower, epoch, now)
         self._answer_questions(now)
         return None if self._may_rest(epoch, now) else pause
 
     def _follow_pool(self, now: Instant) -> ClusterMirror:
-        """A cluster that has caught up with the pool."""
+        """The cluster, updated from the pool."""
         follower, news = self._handle.follow(self._policy, now)
         self._news = self._news or news
         return follower
 
     def _answer_questions(self, now: Instant) -> None:
-        """Answer what was asked meanwhile."""
+        """Answer the waiting queries."""
         for question in self._take_questions():
             try:
                 cluster = self._follow_pool(now).cluster
@@ -227,10 +227,10 @@ class PoolLeader:
             self._handle.expire()
 
     def _round(self, follower: ClusterMirror, epoch: int, now: Instant) -> float:
-        """Decide, and write what was decided; how long nothing has to be done.
+        """Plan and write the decisions; returns the seconds until the next round is due.
 
-        When to look again was said after the last round: by now the cluster knows what time it is,
-        and would only say what comes next.
+        `_next_plan_at` was computed after the last round, because the cluster's clock has advanced
+        since and would give only the following time.
         """
         cluster = follower.cluster
         if self._news or (self._next_plan_at is not None and self._next_plan_at <= now):
@@ -248,7 +248,7 @@ class PoolLeader:
         )
 
     def _write(self, follower: ClusterMirror, epoch: int, decisions: tuple[Decision, ...]) -> bool:
-        """Write what was decided, and note it; False if the memory was wrong."""
+        """Write the decisions and their record; False if one was denied."""
         recorder = follower.recorder
         waited = recorder.size >= AUDIT_RECORDS_MAX or time.monotonic() >= self._audit_at
         if not decisions and not (recorder.size and waited):
@@ -264,13 +264,13 @@ class PoolLeader:
         self._denials = self._denials + 1 if written.denied else 0
         if written.denied:
             say = _log.warning if self._denials > 3 else _log.info
-            say("pool %s is planned anew: %s", self._handle.id, written.denied[0])
+            say("pool %s: decision denied (%s); planning again", self._handle.id, written.denied[0])
             self._handle.unfollow()
             self._renew_at = 0.0
         return not written.denied
 
     def _may_rest(self, epoch: int | None, now: Instant) -> bool:
-        """Whether nothing has to be done until the next call; a leader writes that down."""
+        """Whether no turn is needed until the next call; a leader records this."""
         active = self._handle.look(lambda pool: bool(pool.hold_ends or pool.live))
         undecided = self._news and epoch is not None
         if active or undecided or self._wanted:
@@ -280,5 +280,5 @@ class PoolLeader:
             return self._handle.look(lambda pool: now < pool.leader_due_at)
         if time.monotonic() < self._rests_at:
             return False
-        self._audit_at = 0.0  # what waits is noted
+        self._audit_at = 0.0  # write the rest of the record now
         return self._write(self._follow_pool(now), epoch, ()) and self._handle.rest(epoch, NEVER)

@@ -10,7 +10,7 @@ __all__ = ["Chunk", "LogPage", "LogPosition", "Part", "keep_log", "read_log"]
 
 
 class Part(NamedTuple):
-    """A part of a log that a node has sent: its first byte, its bytes, their text."""
+    """A part of a log from a node: position of its first byte, number of bytes, text."""
 
     fence: int
     start: int
@@ -20,7 +20,7 @@ class Part(NamedTuple):
 
 
 def keep_log(connection: Connection, pool: PoolId, node: str, part: Part) -> int | None:
-    """Store a part that continues the log; return its end, or None without such a lease."""
+    """Store a part that continues the log; return the new end, or None without such a lease."""
     return add_log(connection, pool, node, *part, at=money_time(connection))
 
 

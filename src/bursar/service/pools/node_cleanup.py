@@ -1,4 +1,4 @@
-"""What nodes may forget, and how far jobs say that they are: to be asked and told."""
+"""Queries of agents about finished jobs, and the progress that jobs report."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ __all__ = ["keep_progress_now", "over_for_ms", "progress_of"]
 def over_for_ms(
     connection: Connection, pool: PoolId, node: str, jobs: Sequence[tuple[str, str]]
 ) -> list[tuple[str, str, int]]:
-    """Which of some jobs are over, of those that a node has had, and for how long."""
+    """Which of these jobs of a node have finished, and how long ago."""
     now = money_time(connection)
     finished = over_jobs(connection, pool, node, jobs)
     return [(org, job, max(now - at, 0) // MILLISECOND) for org, job, at in finished]
@@ -22,5 +22,5 @@ def over_for_ms(
 def keep_progress_now(
     connection: Connection, pool: PoolId, node: str, fence: int, ppm: int
 ) -> None:
-    """Keep how far a node says that a lease's process is."""
+    """Store the progress that a node reports for the process of a lease."""
     keep_progress(connection, pool, node, fence, ppm, money_time(connection))

@@ -4,14 +4,14 @@ Every request is a function of `core.dispatch` on a `PoolTransaction`. Requests 
 share one database transaction: lock the pool's row, read the time, catch up with what other
 processes have written, apply all requests, write the changed rows set-wise, commit, answer.
 
-Memory. What lives (waiting jobs, live leases, nodes) is kept between transactions, under the
-version that is in the locked row. If the version differs, another process has written: the
-rows of `pool_changes` say which to read again. Finished jobs and leases are read when needed.
+Memory. Waiting jobs, live leases and nodes stay in memory between transactions, together with the
+version of the locked row. If the version differs, another process has written, and the table
+`pool_changes` lists the rows to read again. Finished jobs and leases are read when needed.
 
     org ── Enqueue, Withdraw, HoldGrew … ▶ receive
                              the leader ─▶ lead, write
     node ── Report ─────────────────────▶ report, answer ──▶ Orders
-                            now and then ─▶ expire
+                            at intervals ─▶ expire
     org ◀── Started, RanSoFar, Ended, Dropped ──    through `PoolListener`
 """
 
@@ -56,7 +56,7 @@ from bursar.store.sql.connection import Connection, money_time
 # A node reports again in five seconds, and a leader a second later: no caller waits for longer.
 LIMITS: Final = Limits(lanes=1, unreachable_s=5.0)
 SHARED_LIMITS: Final = Limits(lanes=1, unreachable_s=5.0, idle_s=2.0)
-FRESH_READ_S: Final = 60.0  # what was read so lately is right, whatever cannot be written
+FRESH_READ_S: Final = 60.0  # memory that was read this recently is taken to be right
 _STARTED_STATES: Final = (JobState.STARTING, JobState.RUNNING)
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ _log = logging.getLogger(__name__)
 
 
 class PoolListener(Protocol):
-    """Notified at once of what a transaction has changed; its methods must return quickly."""
+    """Notified of what a transaction has changed; its methods must return quickly."""
 
     def on_change(self) -> None:
         """Jobs or nodes have changed: there may be something to decide."""
@@ -73,7 +73,7 @@ class PoolListener(Protocol):
         """There are messages for orgs."""
 
     def on_orders(self, nodes: frozenset[NodeId]) -> None:
-        """These nodes are to be told something new."""
+        """These nodes have new orders."""
 
 
 class NullListener:
@@ -90,7 +90,7 @@ class NullListener:
 
 
 class PoolCall(NamedTuple):
-    """A step of a transaction, and the rows that it may look at although they are over."""
+    """A request in a transaction, and the finished rows that it may read."""
 
     do: Callable[[PoolTransaction], Any]
     jobs: tuple[JobKey, ...] = ()
@@ -100,7 +100,7 @@ class PoolCall(NamedTuple):
 
 
 class PoolHandle:
-    """A pool, to be asked by any number of threads."""
+    """A pool, for any number of threads."""
 
     def __init__(
         self, replica: "PoolReplica", submit: Callable[[ResultSink, PoolCall], None]
@@ -123,7 +123,7 @@ class PoolHandle:
     # Messages
 
     def receive(self, envelopes: Sequence[Envelope]) -> list[Envelope]:
-        """Handle messages of orgs, each once and in order; those that need not come again."""
+        """Handle messages of orgs, each once and in order; return those that are done with."""
 
         def do(work: PoolTransaction) -> list[Envelope]:
             return [
@@ -137,7 +137,7 @@ class PoolHandle:
         return self._request(do, jobs, attempts=_corrected_attempts(envelopes)).result()
 
     def acknowledge(self, envelopes: Sequence[Envelope]) -> None:
-        """Remember that orgs have these messages of ours."""
+        """Record that orgs have handled these messages."""
 
         def do(work: PoolTransaction) -> None:
             for envelope in envelopes:
@@ -148,49 +148,48 @@ class PoolHandle:
     # Nodes
 
     def register(self, node: Node) -> Denied | None:
-        """Put a machine into the pool, or describe it anew."""
+        """Add a node to the pool, or update it."""
         return self._request(lambda work: rules.register_node(work, node)).result()
 
     def report(self, report: NodeReport) -> "Future[LeaseOrders | None]":
-        """Take a node's report; its answer is all leases that it has. None if it is no news."""
+        """Apply a node's report; the answer lists its leases. None if it is not newer."""
         fences = (reading.fence for reading in report.readings)
         return self._request(lambda work: reports.receive_report(work, report), leases=fences)
 
     def answer(self, report: NodeReport) -> "Future[LeaseOrders]":
-        """Answer a report once more: there is something new."""
+        """Answer a report again, because there are new orders."""
         return self._request(lambda work: reports.renew_leases(work, report))
 
     # The leader
 
     def lead(self, who: str, *, anyway: bool = True) -> tuple[int | None, Instant]:
-        """Lead the pool for another term: the epoch, or None while another does; the time.
+        """Lead the pool for another term: the epoch, or None while another leads; and the time.
 
-        A pool that rests is led only if the caller wants to lead it anyway.
+        A pool at rest is led only if the caller wants to lead it `anyway`.
         """
         return self._request(lambda work: (rules.lead(work, who, anyway=anyway), work.now)).result()
 
     def write(
         self, epoch: int, decisions: Sequence[Decision], audit: AuditRecord | None = None
     ) -> PlanOutcome:
-        """Carry out what the leader has decided, as far as nothing stands against it by now, and
-        note how it came to that."""
+        """Carry out the leader's decisions and record them; impossible ones are denied."""
         return self._request(lambda work: carry_out_audited(work, epoch, decisions, audit)).result()
 
     def rest(self, epoch: int, until: Instant) -> bool:
-        """Lead no more until then, unless something waits or runs; whether that is so."""
+        """Stop leading until then, if no job waits or runs; return whether the pool rests."""
         return self._request(lambda work: let_rest(work, epoch, until)).result()
 
     def expire(self) -> int:
-        """End leases without a report in time and waiting jobs without credits; how many."""
+        """End leases without a report in time and waiting jobs without a hold; return how many."""
         return self._request(rules.expire).result()
 
     @property
     def version(self) -> int:
-        """How many changes of the pool are known here."""
+        """The version of the pool that is in memory."""
         return self._replica.version
 
     def catch_up(self) -> None:
-        """Let memory be what the database has, soon."""
+        """Have the memory updated from the database soon."""
         self._request(lambda work: None)
 
     def change(
@@ -198,44 +197,44 @@ class PoolHandle:
         do: Callable[[PoolTransaction], T],
         also: Callable[[Connection, T], None] | None = None,
     ) -> T:
-        """Change the pool by a rule, and `also` write rows that follow, in the same transaction."""
+        """Change the pool by a rule, and write further rows with `also`, in one transaction."""
         answer: Future[T] = Future()
         self._submit(answer, PoolCall(do, also=also))
         return answer.result()
 
     def follow(self, policy: PoolPolicy, now: Instant) -> tuple[ClusterMirror, bool]:
-        """A cluster that has caught up with the pool; whether there are news."""
+        """The cluster, updated from the pool; and whether it has changed."""
         return self._replica.follow(policy, now)
 
     def unfollow(self) -> None:
-        """Throw the cluster away: it has carried out what did not happen, or is no more needed."""
+        """Discard the cluster: it contains decisions that were not written, or is not needed."""
         self._replica.unfollow()
 
     def look(self, at: Callable[[Pool], T]) -> T:
-        """Look at the pool as this process knows it; what is found must not be kept."""
+        """Read the pool in memory; the caller must not store what it gets."""
         return self._replica.look(at)
 
     def look_now(self, at: Callable[[Pool, Instant], T]) -> T:
-        """Look at the pool and the present time; an idle pool's own time stands still."""
+        """Read the pool and the current time; the time in an idle pool stands still."""
         return self._replica.look_now(at)
 
 
 def _corrected_attempts(envelopes: Iterable[Envelope]) -> Iterator[Attempt]:
-    """The attempts whose ends are corrected: they are over, and have to be looked up."""
+    """The attempts whose ends are corrected; their leases have ended and must be loaded."""
     for envelope in envelopes:
         if isinstance(envelope.message, Correct):
             yield (envelope.org, envelope.job), envelope.message.attempt
 
 
 def _take(work: PoolTransaction, envelope: Envelope) -> bool:
-    """Handle a message; whether it need not come again."""
+    """Handle a message; return whether it is done with."""
     return rules.receive(
         work, core.JobMessage(envelope.org, envelope.job, envelope.n, envelope.message)
     )
 
 
 def _nodes_with_orders(work: PoolTransaction) -> frozenset[NodeId]:
-    """The nodes that are to be told something new: before the work is kept."""
+    """The nodes for which the transaction has new orders; call it before the commit."""
     known = work.pool.leases
     return frozenset(
         part.piece.node
@@ -246,10 +245,10 @@ def _nodes_with_orders(work: PoolTransaction) -> frozenset[NodeId]:
 
 
 def _is_news(work: PoolTransaction) -> bool:
-    """Whether there may be something to decide: before the work is kept.
+    """Whether a leader may have something to decide; call it before the commit.
 
-    A leader knows what it has placed. That a job has begun, or that a node reports again, changes
-    no plan.
+    A leader knows the jobs it has placed. The start of a job, or a further report of a node,
+    changes no plan.
     """
     jobs, machines = work.pool.jobs, work.pool.machines
     if work.quotas.new or work.policy_new is not None:
@@ -263,7 +262,7 @@ def _is_news(work: PoolTransaction) -> bool:
 
 
 class PoolReplica:
-    """What a process knows of a pool, and how it runs a transaction of many."""
+    """The pool in the memory of a process, and its transactions."""
 
     def __init__(
         self,
@@ -278,7 +277,7 @@ class PoolReplica:
         self._running = running
         self._clock_offset = 0  # the clock's time less the running time, at the last transaction
         self._memory = Memory()
-        self._lock = threading.Lock()  # of the memory: the leader looks at it, too
+        self._lock = threading.Lock()  # of the memory, which the leader reads too
         self._follower: ClusterMirror | None = None  # of this memory
         self._read_at = 0.0  # when all of it was read
         self._jobs_in_use: frozenset[JobKey] = frozenset()  # by the transaction under way
@@ -286,11 +285,11 @@ class PoolReplica:
 
     @property
     def version(self) -> int:
-        """How many changes are known."""
+        """The version of the pool that is in memory."""
         return self._memory.version
 
     def run(self, connection: Connection, asks: Sequence[PoolCall]) -> list[Any]:
-        """One transaction."""
+        """Run requests as one transaction."""
         with gc_paused(), connection.transaction():
             with connection.pipeline():
                 sent = loader.lock_pool(connection, self.id)
@@ -321,7 +320,7 @@ class PoolReplica:
         return answers
 
     def _refresh(self, connection: Connection, row: PoolRow) -> None:
-        """Let memory be what the database has."""
+        """Update the memory from the database."""
         memory = self._memory
         if memory.version != row.version:
             nodes = None
@@ -347,7 +346,7 @@ class PoolReplica:
             )
 
     def _load_finished(self, connection: Connection, asks: Sequence[PoolCall]) -> None:
-        """Bring in what is asked about and over; it stays for as long as the transaction lasts."""
+        """Load the finished rows that the requests read; they are dropped after it."""
         memory, pool = self._memory, self._memory.pool
         attempts = {attempt for call in asks for attempt in call.attempts}
         corrected = loader.fences_of(connection, self.id, sorted(attempts)) if attempts else []
@@ -362,26 +361,26 @@ class PoolReplica:
             loader.load_leases(connection, self.id, memory, tuple(leases), self._lock)
 
     def _unforgettable_jobs(self) -> set[JobKey]:
-        """The jobs that the transaction under way may look at although they are over."""
+        """The finished jobs that the current transaction may read."""
         pool = self._memory.pool
         return {*self._jobs_in_use, *(pool.leases[fence].key for fence in pool.ended)}
 
     @contextmanager
     def _reread_on_contradiction(self) -> Iterator[None]:
-        """Write what follows from memory; if that cannot be, memory may be wrong, and is read anew.
+        """If writing fails on a contradiction, have the memory read again.
 
-        What was read a moment ago is not: then it is what is written that makes no sense.
+        Except if it was read recently: then the memory is right, and what is written is wrong.
         """
         try:
             yield
         except (InvariantBroken, psycopg.IntegrityError):
             if time.monotonic() >= self._read_at + FRESH_READ_S:
-                _log.exception("what is known of pool %s is read anew", self.id)
+                _log.exception("pool %s: memory contradicts the database; reading again", self.id)
                 self.forget()
             raise
 
     def _tidy(self) -> None:
-        """Forget what is over, once the leader's cluster has it."""
+        """Drop finished rows, after the leader's cluster has read them."""
         pool = self._memory.pool
         self._jobs_in_use = frozenset()
         pool.outbox.clear()  # the database has them
@@ -390,7 +389,7 @@ class PoolReplica:
             pool.forget_finished()
 
     def _notify(self, work: PoolTransaction, nodes: frozenset[NodeId], *, news: bool) -> None:
-        """Let those know who wait for it."""
+        """Notify the listener."""
         if work.messages_new:
             self._listener.on_messages()
         if news:
@@ -399,7 +398,7 @@ class PoolReplica:
             self._listener.on_orders(nodes)
 
     def forget(self) -> None:
-        """Read everything anew."""
+        """Drop the memory, so that everything is read again."""
         with self._lock:
             self._memory, self._follower = Memory(), None
 
@@ -407,7 +406,7 @@ class PoolReplica:
         """Do nothing: the caller gets the error, and other requests proceed."""
 
     def follow(self, policy: PoolPolicy, now: Instant) -> tuple[ClusterMirror, bool]:
-        """A cluster that has caught up with the pool; whether there are news."""
+        """The cluster, updated from the pool; and whether it has changed."""
         with self._lock:
             pool, follower = self._memory.pool, self._follower
             if follower is None:
@@ -420,17 +419,17 @@ class PoolReplica:
             return follower, news
 
     def unfollow(self) -> None:
-        """Throw the cluster away."""
+        """Discard the cluster."""
         with self._lock:
             self._follower = None
 
     def look(self, at: Callable[[Pool], T]) -> T:
-        """Look at the pool."""
+        """Read the pool in memory."""
         with self._lock:
             return at(self._memory.pool)
 
     def look_now(self, at: Callable[[Pool, Instant], T]) -> T:
-        """Look at the pool and the present time, estimated from that of the last transaction."""
+        """Read the pool and the current time, estimated from the last transaction's."""
         with self._lock:
             pool = self._memory.pool
             return at(pool, max(pool.now, self._running() + self._clock_offset))
@@ -440,7 +439,7 @@ class PoolReplica:
 def open_pool(
     connect: Callable[[], Connection], replica: PoolReplica, limits: Limits = LIMITS
 ) -> Iterator[PoolHandle]:
-    """A pool that is kept by a thread of its own, with a connection of its own."""
+    """Open a pool with a thread and a connection of its own."""
     lane = Lane(connect, replica, limits, name=f"pool-{replica.id}")
     try:
         yield PoolHandle(replica, lane.enqueue)
@@ -452,7 +451,7 @@ def open_pool(
 def open_shared_pool(
     connections: Connections, replica: PoolReplica, limits: Limits = SHARED_LIMITS
 ) -> Iterator[PoolHandle]:
-    """A pool that has a thread and a connection only while something is asked of it."""
+    """Open a pool that has a thread and a connection only while there are requests."""
     lane = SharingLane(connections, replica, limits, name=f"pool-{replica.id}")
     try:
         yield PoolHandle(replica, lane.enqueue)
@@ -461,7 +460,7 @@ def open_shared_pool(
 
 
 def pool_on_connection(connection: Connection, replica: PoolReplica) -> PoolHandle:
-    """A pool on one connection, in the caller's thread: for programs with one thread."""
+    """A pool on one connection, in the caller's thread: for single-threaded programs."""
 
     def tell(answer: ResultSink, ask: PoolCall) -> None:
         try:

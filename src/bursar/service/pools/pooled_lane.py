@@ -1,14 +1,14 @@
-"""Lanes that share a few connections: many pools, of which few have anything to do (S11).
+"""Lanes that share a few connections, for many pools of which few are busy (S11).
 
-A lane borrows a connection for one batch. So a pool without requests has no connection,
-and no thread; and however many pools there are, a process has only so many connections.
+A lane borrows a connection for one batch. So a pool without requests has neither a connection nor a
+thread, and a process has a limited number of connections for any number of pools.
 
-What a lane remembers is true of one server. Each connection says which server it leads to: if that
-is another one than before, everything is read anew.
+What a lane has in memory is valid for one server. Each connection carries the identity of its
+server; if it changes, everything is read again.
 
-A transaction of a pool has the pool's row, for which all others wait: reports of its nodes, and who
-would lead next. A process that is stopped in the middle of one, or whose machine is gone, must not
-keep it for longer than a leader's term lasts.
+A transaction locks the pool's row, so that reports of nodes and a new leader wait for it. A process
+that is suspended during a transaction, or whose machine is lost, must not hold the lock longer than
+the term of a leader.
 """
 
 import threading
@@ -24,32 +24,32 @@ POOL_TIMEOUTS: Final = Timeouts(idle_in_transaction_ms=3_500, transaction_ms=60_
 CONNECTIONS_MAX: Final = 8  # connections for all pools of a process
 IDLE_CLOSE_S: Final = 10.0  # after which an idle connection is closed
 SERVER_IDENTITY: Final = """
-    -- Another server, or the same after a crash, has another beginning.
+    -- Another server, or the same one after a crash, has another start time.
     select coalesce(inet_server_addr()::text, '') || ' ' || pg_postmaster_start_time()::text
 """
 
 
 class BorrowedConnection(NamedTuple):
-    """A connection, and the server that it leads to."""
+    """A connection, and the identity of its server."""
 
     connection: Connection
     server: str
 
 
 class Connections:
-    """Connections that are lent, so many at once at most; the others wait."""
+    """A limited number of connections that lanes borrow; further lanes wait."""
 
     def __init__(self, connect: Callable[[], Connection], most: int = CONNECTIONS_MAX) -> None:
         self.connect = connect
         self._most = most
         self._free: list[
             tuple[BorrowedConnection, float]
-        ] = []  # and since when, the last first to be lent
+        ] = []  # with the time of their return; the latest is lent first
         self._open = 0
         self._door = threading.Condition()
 
     def borrow(self) -> BorrowedConnection:
-        """A connection for one batch; `give_back` or `lose` it."""
+        """A connection for one batch; the caller must `give_back` or `discard` it."""
         with self._door:
             while not self._free and self._open >= self._most:
                 self._door.wait()
@@ -72,7 +72,7 @@ class Connections:
         return BorrowedConnection(connection, server)
 
     def give_back(self, lent: BorrowedConnection) -> None:
-        """Let others have it."""
+        """Return a connection for others to use."""
         if lent.connection.closed:
             self._count_closed(1)
             return
@@ -81,13 +81,13 @@ class Connections:
             self._door.notify()
 
     def discard(self, lent: BorrowedConnection) -> None:
-        """It is of no more use; so are the idle ones, most likely."""
+        """Close a broken connection, and the idle ones, which are likely broken too."""
         lent.connection.close()
         self._count_closed(1)
         self.close_idle(0.0)
 
     def close_idle(self, unused_s: float | None = None) -> None:
-        """Close the connections that were idle for so long."""
+        """Close the connections that were idle for this long."""
         until = time.monotonic() - (IDLE_CLOSE_S if unused_s is None else unused_s)
         with self._door:
             old = [lent for lent, since in self._free if since <= until]
@@ -103,7 +103,7 @@ class Connections:
 
 
 class SharingLane(Lane[A]):
-    """A lane that borrows its connection, and has a thread only while there is something to do."""
+    """A lane that borrows its connection, and has a thread only while there are requests."""
 
     def __init__(
         self, connections: Connections, worker: BatchRunner[A], limits: Limits, name: str

@@ -1,16 +1,16 @@
-"""The provider of nodes: an operator's own program, asked with a line of JSON (S12).
+"""Calls the provisioner: an operator's program that provides nodes (S12).
 
     {"action": "order",  "pool": …, "order": …, "node": …, "offer": …, "gpu_type": …, "gpus": …, …}
     {"action": "remove", "pool": …, "order": …, "node": …, "offer": …}
     {"action": "list",   "pool": …}
 
-The program is started for each question, reads it from its input, answers with JSON on its output
-and ends with 0. Anything else is no answer, and it is asked again. It may be asked the same again
-at any time, by several processes at once: an order's id stands for one node, which is provided once
-however often it is ordered, and never again once it was removed.
+The program is started for each call, reads one line of JSON from its standard input, writes its
+answer as JSON to its standard output, and exits with 0. After anything else the call is repeated. A
+call may be repeated at any time, and by several processes at once: an order's id stands for one
+node, which is provided once however often it is ordered, and never again after its removal.
 
-Its end is the end of its answer, whatever it has started and left behind: that may have its outputs
-for as long as a node lives. So these are files, and not pipes, whose end a reader would wait for.
+The answer is complete when the program exits. Processes that it has left running may still have its
+output open. So the output is a file: with a pipe, a reader would wait for those processes.
 """
 
 import json
@@ -26,11 +26,11 @@ from typing import IO, Any, Final, NamedTuple, Protocol
 from bursar.core.dispatch.node_orders import NodeOrder, ProviderReply
 from bursar.core.ids import PoolId
 
-CALL_TIMEOUT_S: Final = 60.0  # that one question may take
+CALL_TIMEOUT_S: Final = 60.0  # for one call
 ANSWER_MAX: Final = 1024 * 1024  # bytes
-STDERR_MAX: Final = 4 * 1024  # bytes of what went wrong that are read
-REASON_MAX: Final = 200  # characters of what people are told
-# What is the service's own business.
+STDERR_MAX: Final = 4 * 1024  # bytes of its error output that are read
+REASON_MAX: Final = 200  # characters of a reason
+# Secrets of the service that the program does not get.
 _NOT_PASSED: Final = frozenset({"BURSAR_DATABASE_URL", "BURSAR_SECRET_KEY"})
 _ORDER_REPLIES: Final[Mapping[str, ProviderReply | None]] = {
     "coming": ProviderReply.YES,
@@ -43,7 +43,7 @@ _REMOVE_REPLIES: Final[Mapping[str, ProviderReply | None]] = {
 
 
 class ProviderAnswer(NamedTuple):
-    """What was said of an order; None if it is not done yet and has to be asked again."""
+    """The answer about an order; the reply is None if the call must be repeated."""
 
     reply: ProviderReply | None
     reason: str = ""  # for people
@@ -54,27 +54,27 @@ class NotDone(Exception):
 
 
 class NodeProvider(Protocol):
-    """A provider of nodes; several threads call it at once. Each may raise `NotDone`."""
+    """A provider of nodes; several threads call it at once. Each method may raise `NotDone`."""
 
     def order(self, pool: PoolId, order: NodeOrder) -> ProviderAnswer:
-        """Provide the node of an order, unless that was done before; whether it will come."""
+        """Provide the node of an order, unless that was done before."""
         ...
 
     def remove(self, pool: PoolId, order: NodeOrder) -> ProviderAnswer:
-        """Take the node of an order back, if it is there."""
+        """Remove the node of an order, if it exists."""
         ...
 
     def listed(self, pool: PoolId) -> frozenset[str]:
-        """The orders of a pool whose nodes there are, or will be."""
+        """The orders of a pool whose nodes exist or will."""
         ...
 
     def close(self) -> None:
-        """Leave off whatever is being asked."""
+        """Abort the calls in progress."""
         ...
 
 
 class CommandHook:
-    """A program that provides nodes."""
+    """A provisioner that is a program."""
 
     def __init__(self, command: Sequence[str], limit_s: float = CALL_TIMEOUT_S) -> None:
         self._command = tuple(command)
@@ -89,20 +89,20 @@ class CommandHook:
         return _parse_reply(answer, _ORDER_REPLIES)
 
     def remove(self, pool: PoolId, order: NodeOrder) -> ProviderAnswer:
-        """Take the node of an order back."""
+        """Remove the node of an order."""
         return _parse_reply(
             self._ask({"action": "remove", **_order_fields(pool, order)}), _REMOVE_REPLIES
         )
 
     def listed(self, pool: PoolId) -> frozenset[str]:
-        """The orders whose nodes there are, or will be."""
+        """The orders whose nodes exist or will."""
         orders = self._ask({"action": "list", "pool": pool}).get("orders")
         if not isinstance(orders, list) or not all(isinstance(order, str) for order in orders):
             raise NotDone('its answer has no list of texts named "orders"')
         return frozenset(orders)
 
     def close(self) -> None:
-        """End what runs: the next leader calls it again."""
+        """End running calls; the next leader repeats them."""
         with self._lock:
             self._closed = True
             running = tuple(self._running)
@@ -120,7 +120,7 @@ class CommandHook:
             return _parse_object(stdout.read(ANSWER_MAX).decode(errors="replace"))
 
     def _wait_for_end(self, process: "subprocess.Popen[bytes]") -> int:
-        """How the program has ended; it is ended if it takes too long."""
+        """The exit status of the program; kills it if it takes too long."""
         try:
             return process.wait(self._limit_s)
         except subprocess.TimeoutExpired:
@@ -134,7 +134,7 @@ class CommandHook:
     def _start(
         self, stdin: IO[bytes], stdout: IO[bytes], stderr: IO[bytes]
     ) -> "subprocess.Popen[bytes]":
-        """The program, in a group of its own, so that all of it can be ended."""
+        """Start the program in a process group of its own, so that all of it can be killed."""
         environment = {
             name: setting for name, setting in os.environ.items() if name not in _NOT_PASSED
         }
@@ -162,7 +162,7 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _read_end(file: IO[bytes]) -> str:
-    """What was written last."""
+    """The last bytes of a file, as text."""
     file.seek(max(file.seek(0, os.SEEK_END) - STDERR_MAX, 0))
     return file.read().decode(errors="replace")
 
@@ -204,5 +204,5 @@ def _parse_reply(
 
 
 def _shorten(text: str) -> str:
-    """The last words, in one line."""
+    """The last characters of a text, in one line."""
     return " ".join(text.split())[-REASON_MAX:]

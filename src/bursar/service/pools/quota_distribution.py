@@ -1,16 +1,16 @@
-"""What pools are told besides their jobs: the policy that is in force, and slices of quotas (B4).
+"""Delivers policies and slices of quotas to pools (B4).
 
-Both are settings: a policy one of the deployment's own org, a quota one of its org. A pool has a
-copy of what concerns it, with a number; it takes what is newer than what it knows. So any process
-may carry either at any time, more than once, and be killed at any time: three transactions, none of
-which touches both worlds (D4).
+Both are settings: a policy is a setting of the deployment's own org, a quota one of its org. A pool
+has a numbered copy, and accepts one with a higher number. So any process may deliver either at any
+time, more than once, and be killed at any time. There are three transactions, none of which touches
+both an org's and a pool's tables (D4):
 
-    org     ── look at quotas and slices, divide anew, write ─▶   (by what the pools know and use)
-    pool    ── take the slices ─▶  a round
-    org     ── write what the pools know now ─▶  more may be given elsewhere
+    org     ── read quotas and slices, divide again, write ─▶   (by the pools' reports)
+    pool    ── accept the slices ─▶  a round
+    org     ── write which slices the pools have ─▶  more can be granted elsewhere
 
-What a pool knows and uses is read from memory, which may be behind: it was so once, and that is
-enough (`core.quota_slices`).
+The reports of pools are read from memory, which may be behind. An outdated report is safe: see
+`core.quota_slices`.
 """
 
 import json
@@ -44,24 +44,24 @@ from bursar.store.jobs.quota_slices import (
 from bursar.store.ledger.loader import lock_orgs
 from bursar.store.sql.connection import Connection, money_time
 
-POLICY_SETTING: Final = "pool_policy"  # of setting; its id is the pool's name
-POLL_INTERVAL_S: Final = 3.0  # between two looks for what other processes have set
+POLICY_SETTING: Final = "pool_policy"  # the kind of setting; its id is the pool's name
+POLL_INTERVAL_S: Final = 3.0  # between two polls for settings by other processes
 MIN_PAUSE_S: Final = 0.1  # between two rounds, however many wake-ups come
-ORGS_MAX: Final = 1_000  # orgs that one look finds
-ROUNDS_MAX: Final = 6  # to and fro in a row: others want to be served, too
+ORGS_MAX: Final = 1_000  # orgs per poll
+ROUNDS_MAX: Final = 6  # rounds in a row for one org, before others have their turn
 
 _log = logging.getLogger(__name__)
 
 
 class _Plan(NamedTuple):
-    """The parts of an org's quotas, and which of them are others than they were."""
+    """The slices of an org's quotas, and those of them that have changed."""
 
     slices: dict[tuple[str, PoolId], StoredSlice]
     changed: list[StoredSlice]
 
 
 class QuotaDistributor:
-    """Carries policies and slices to pools, on one connection."""
+    """Delivers policies and slices to pools, on one connection."""
 
     def __init__(
         self,
@@ -72,10 +72,10 @@ class QuotaDistributor:
         self._connection = connection
         self._pools = pools
         self._clock = clock
-        self._away: set[PoolId] = set()  # could not be reached, and are asked no more
+        self._away: set[PoolId] = set()  # could not be reached; not tried again in this turn
 
     def deliver_policies(self, pools: Iterable[PoolId] | None = None) -> None:
-        """Let these pools, or all, know the policies that operators have set."""
+        """Deliver the policies that operators have set to these pools, or to all."""
         names = [name for name in (pools or list(self._pools)) if name in self._pools]
         settings = settings_of(
             self._connection, POLICY_SETTING, [(DEPLOYMENT, name) for name in names]
@@ -89,15 +89,15 @@ class QuotaDistributor:
                     self._change_pool(name, partial(_adopt, policy=in_force))
 
     def _change_pool(self, name: PoolId, do: Callable[[PoolTransaction], None]) -> None:
-        """Tell a pool something; a pool that cannot be reached does not delay the others."""
+        """Change a pool; one that cannot be reached does not delay the others."""
         try:
             self._pools[name].change(do)
         except Fault as fault:
             self._away.add(name)
-            _log.warning("quota update of pool %s failed: %s", name, fault)
+            _log.warning("pool %s: quotas or policy not delivered: %s", name, fault)
 
     def orgs_in_need(self) -> set[OrgId]:
-        """Orgs of which more is wanted in a pool than it has."""
+        """The orgs whose quotas should be divided again, by the pools' usage."""
         handles = list(self._pools.values())
         return {
             org
@@ -106,21 +106,21 @@ class QuotaDistributor:
         }
 
     def undivided_orgs(self) -> set[OrgId]:
-        """Orgs whose quotas were changed, or whose slices a process has left half-way."""
+        """The orgs whose quotas have changed, or whose slices were not delivered completely."""
         return set(undivided(self._connection, ORGS_MAX)) if self._pools else set()
 
     def divide_all(self, orgs: Iterable[OrgId]) -> None:
-        """Divide the quotas of some orgs; the trouble of one is not the others'."""
+        """Divide the quotas of some orgs; an error affects only its own org."""
         for org in orgs:
             try:
                 self.divide(org)
             except Exception:
                 if self._connection.closed:
                     raise
-                _log.exception("the quotas of org %s are not divided", org)
+                _log.exception("dividing the quotas of org %s failed", org)
 
     def divide(self, org: OrgId) -> None:
-        """Divide an org's quotas among the pools, as far as that can be done by now."""
+        """Divide an org's quotas among the pools, as far as the pools' reports allow now."""
         for _ in range(ROUNDS_MAX):
             seen = {
                 name: handle.look(lambda pool: pool.quota_usage.report_of(org))
@@ -135,7 +135,7 @@ class QuotaDistributor:
     def _undelivered(
         self, stored: Iterable[StoredSlice], seen: Mapping[PoolId, Mapping[str, SliceReport]]
     ) -> dict[PoolId, list[Slice]]:
-        """What pools do not know yet."""
+        """The slices that pools do not have yet."""
         undelivered: dict[PoolId, list[Slice]] = defaultdict(list)
         for stored_slice in stored:
             part, said = stored_slice.part, seen.get(stored_slice.part.pool)
@@ -148,7 +148,7 @@ class QuotaDistributor:
     def _divide_and_store(
         self, org: OrgId, seen: Mapping[PoolId, Mapping[str, SliceReport]]
     ) -> list[StoredSlice]:
-        """The parts of an org's quotas, divided anew; the org is locked only if they are others."""
+        """Divide an org's quotas again; the org is locked only if slices have changed."""
         now = self._clock(self._connection)
         with self._connection.transaction():
             enter(self._connection, org)
@@ -184,11 +184,11 @@ class QuotaDistributor:
 
 
 def _parse_stored_policy(pool: PoolId, body: str | None) -> PoolPolicy | None:
-    """The policy that was set; None, and told, if this version does not understand it."""
+    """The stored policy; None, with a log line, if this version cannot parse it."""
     try:
         return parse_policy(json.loads(body or "{}"))
     except PolicyFileError as error:
-        _log.error("the policy of pool %s is not understood: %s", pool, error)
+        _log.error("the stored policy of pool %s is invalid: %s", pool, error)
         return None
 
 
@@ -202,7 +202,7 @@ def _allot(work: PoolTransaction, slices: tuple[Slice, ...]) -> None:
 
 
 class QuotaWorker:
-    """Distributes quotas and policies: at each wake-up, and at each poll what others have set."""
+    """Delivers quotas and policies: at each wake-up, and at polls those set by other processes."""
 
     def __init__(
         self,
@@ -233,11 +233,11 @@ class QuotaWorker:
         self._worker.stop()
 
     def wake(self, org: OrgId | None = None) -> None:
-        """A pool has changed, or the quotas of an org have."""
+        """Divide quotas again, because a pool or the quotas of an org have changed."""
         self._worker.wake(org)
 
     def put_in_force(self, pool: PoolId) -> None:
-        """Let a pool know its policy, now."""
+        """Deliver its policy to a pool now."""
         with self._connect() as connection:
             self._distributor(connection).deliver_policies([pool])
 

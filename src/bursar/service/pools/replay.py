@@ -1,8 +1,8 @@
-"""Deciding again: what a pool's leaders decided, from what they were told, byte for byte (S14).
+"""Replays the decisions of a pool's leaders from their recorded inputs, byte for byte (S14).
 
-A window of the stream begins with a snapshot of its leader's cluster. The same rules are given that
-snapshot, then all that the leader was told, and what they decide is compared with what was written.
-Windows that other rules have decided (another version of the core) are told, and not judged.
+A window of the stream begins with a snapshot of its leader's cluster. The replay builds that
+cluster, applies the recorded inputs, plans again, and compares the decisions with the recorded
+ones. Windows that were decided by another version of the rules are counted but not replayed.
 """
 
 from collections.abc import Iterator
@@ -37,19 +37,19 @@ PAGE_SIZE: Final = 200  # events that are read at once
 
 @dataclass(slots=True)
 class ReplayResult:
-    """What came of deciding again."""
+    """The result of a replay."""
 
-    first: int = 0  # the events that were looked at
+    first: int = 0  # the first and last event that were replayed
     last: int = 0
     windows: int = 0
     rounds: int = 0  # that decided something, or could have
     decisions: int = 0
-    others: int = 0  # windows that other rules have decided
+    others: int = 0  # windows of other versions of the rules
     difference: str | None = None  # the first one
 
     @property
     def summary(self) -> str:
-        """All of it in a line."""
+        """The result in one line."""
         if not self.first:
             return self.difference or "there are no events"
         figures = (
@@ -57,20 +57,20 @@ class ReplayResult:
             f" {self.decisions} decisions"
         )
         if self.others:
-            figures += f", {self.others} windows of other rules"
-        return f"{figures}: {self.difference or 'decided again, the same'}"
+            figures += f", {self.others} windows of other versions not replayed"
+        return f"{figures}: {self.difference or 'all decisions are the same'}"
 
 
 class _Differs(Exception):
-    """Something is not as it was written."""
+    """The replay differs from the record."""
 
 
 def replay(
     connection: Connection, pool: PoolId, start: int = 0, *, last_only: bool = False
 ) -> ReplayResult:
-    """Decide again from the window of an event on, or only the last window.
+    """Replay from the window of an event on, or only the last window.
 
-    `PoolUnknown` if there is no such pool.
+    Raises `PoolUnknown` if there is no such pool.
     """
     stream = stream_of(connection, pool)
     if stream is None:
@@ -89,14 +89,14 @@ def replay(
 
 
 def events_of(connection: Connection, pool: PoolId, after: int, most: int) -> list[StoredEvent]:
-    """Events of a pool behind a number, in order."""
+    """Events of a pool after a number, in order."""
     with connection.transaction():
         enter_pool(connection, pool)
         return events(connection, pool, after, most)
 
 
 def _events(connection: Connection, pool: PoolId, first: int, last: int) -> Iterator[StoredEvent]:
-    """Events of a stream as it was when it was asked for its last one: leaders go on meanwhile."""
+    """The events from `first` to `last`; leaders may append more meanwhile."""
     after = first - 1
     while page := events(connection, pool, after, min(PAGE_SIZE, last - after)):
         yield from page
@@ -104,7 +104,7 @@ def _events(connection: Connection, pool: PoolId, first: int, last: int) -> Iter
 
 
 def _before(connection: Connection, pool: PoolId, first: int, trimmed: int) -> End | None:
-    """What the first event follows on; None if that was taken away."""
+    """The event before the first one; None if it was trimmed."""
     if first == 1:
         return End(0, "")
     if first <= trimmed + 1:
@@ -115,7 +115,7 @@ def _before(connection: Connection, pool: PoolId, first: int, trimmed: int) -> E
 
 
 def _replay(stream: Iterator[StoredEvent], end: End | None, result: ReplayResult) -> End | None:
-    """Decide a stream again that follows on an event; where it ends."""
+    """Replay the events after `end`; return the last one."""
     window = _Window(result)
     for event in stream:
         if end is not None:
@@ -131,16 +131,16 @@ def _replay(stream: Iterator[StoredEvent], end: End | None, result: ReplayResult
 
 
 def _check_follows(event: StoredEvent, end: End) -> None:
-    """Whether an event is the one that followed on the last when it was written."""
+    """Check that an event is the unchanged successor of the one before."""
     if event.n != end.n + 1:
         raise _Differs(f"event {end.n + 1} is missing")
     digest = digest_of(end.digest, event.n, event.at, event.epoch, event.kind, event.body)
     if digest != event.digest:
-        raise _Differs(f"event {event.n} is not what was written")
+        raise _Differs(f"event {event.n} was changed after it was written")
 
 
 class _Window:
-    """A snapshot and the steps from there on."""
+    """A snapshot and the steps after it."""
 
     def __init__(self, result: ReplayResult) -> None:
         self._result = result
@@ -149,7 +149,7 @@ class _Window:
         self._ours = False
 
     def take(self, event: StoredEvent) -> None:
-        """Go on with the next event."""
+        """Replay the next event."""
         if event.kind == "round":
             self._step(event)
         else:
@@ -176,7 +176,7 @@ class _Window:
         step, written = step_of(event)
         again = decisions_text(replay_step(self._cluster, step))
         if again != written:
-            raise _Differs(f"event {event.n}: {again} is decided now, {written} was")
+            raise _Differs(f"event {event.n}: replayed {again}, recorded {written}")
         if step.decisions is not None:
             self._result.rounds += 1
             self._result.decisions += len(step.decisions)

@@ -1,13 +1,13 @@
-"""Nodes that come and go with the demand, as the scheduler's own advice says (S12).
+"""Orders nodes and returns them with demand, as the scheduler advises (S12).
 
-Now and then the leader of a pool asks for advice. What it says to order is written down, and only
-then the provider is called; what it says to drain is given back once nothing runs there. Orders
-are looked at again and again: whatever is still to be asked is asked again, under the same id, by
-the leader at that time. So nothing that was ordered is forgotten, and nothing is ordered twice.
+At intervals the leader of a pool gets advice from its scheduler. An order is written to the
+database before the provisioner is called. A node that is to be drained is returned when no job runs
+on it. The leader polls all orders: a call without an answer is repeated with the same id, by the
+next leader if need be. So no order is forgotten, and none is carried out twice.
 
-    advice ─▶ written: asked ─▶ the provisioner ─▶ said: yes, no, removed ─▶ written ─▶ …
+    advice ─▶ order written ─▶ provisioner called ─▶ its reply: yes, no, removed ─▶ order updated
 
-Questions to the provisioner go out on threads of their own: neither rounds nor other orders wait.
+Calls run on threads of their own, so that neither rounds nor other orders wait for them.
 """
 
 import logging
@@ -43,13 +43,13 @@ from bursar.service.workers.worker import DatabaseWorker, Task
 from bursar.store.pools import node_orders as store
 from bursar.store.sql.connection import Connection
 
-POLL_INTERVAL_S: Final = 5.0  # between two looks at all orders
-POLL_SOON_S: Final = 1.0  # the same, while one of them is under way
-LIST_INTERVAL_S: Final = 60.0  # between two looks at what the provisioner has
-ADVICE_TIMEOUT_S: Final = 30.0  # that advice may take
-REMOVAL_TIME: Final = 2 * MINUTE  # after it was removed a node is not there any more
-PAUSE_MAX: Final = HOUR  # in which nothing is ordered of an offer of which nothing has come
-RETRY_FIRST_S: Final = 1.0  # before a question is asked again; then twice as long
+POLL_INTERVAL_S: Final = 5.0  # between two polls of all orders
+POLL_SOON_S: Final = 1.0  # the same, while an order is in progress
+LIST_INTERVAL_S: Final = 60.0  # between two lists of the provisioner
+ADVICE_TIMEOUT_S: Final = 30.0  # for the scheduler's advice
+REMOVAL_TIME: Final = 2 * MINUTE  # after its removal, a node may still be listed for this long
+PAUSE_MAX: Final = HOUR  # of an offer whose orders fail
+RETRY_FIRST_S: Final = 1.0  # before a call is repeated; doubles each time
 RETRY_MAX_S: Final = 300.0
 CALLS_AT_ONCE: Final = 4
 
@@ -61,15 +61,15 @@ class LedPools(Protocol):
 
     @property
     def handles(self) -> Mapping[PoolId, PoolHandle]:
-        """Each of them."""
+        """The pools by name."""
 
     def leader_of(self, pool: PoolId) -> PoolLeader:
-        """Who leads it, or stands by."""
+        """The leader of a pool in this process."""
 
 
 @dataclass(slots=True)
 class _PendingCall:
-    """A question to the provisioner that was not answered yet, or not well."""
+    """A call about an order that has no final answer yet."""
 
     state: OrderState  # of the order, when it was asked
     tries: int = 0
@@ -78,9 +78,9 @@ class _PendingCall:
 
 
 class _ReceivedReply(NamedTuple):
-    """A reply about an order, for the leader of one epoch; other leaders ignore it.
+    """A reply about an order, for the leader of one epoch.
 
-    Others may have asked since, and heard otherwise.
+    Other leaders ignore it: another process may have got a newer one.
     """
 
     epoch: int
@@ -88,7 +88,7 @@ class _ReceivedReply(NamedTuple):
 
 
 class _Listing(NamedTuple):
-    """The orders that the provisioner has, and those it should have as well."""
+    """The orders that the provisioner lists, and those that it should list but does not."""
 
     epoch: int  # of the leader that has called
     listed: frozenset[str]
@@ -96,7 +96,7 @@ class _Listing(NamedTuple):
 
 
 class _Pause(NamedTuple):
-    """Until when nothing is ordered of an offer of which nothing has come, several times by now."""
+    """Until when nothing is ordered of an offer, after this many failed orders in a row."""
 
     until: Instant
     times: int
@@ -104,7 +104,7 @@ class _Pause(NamedTuple):
 
 @dataclass(slots=True)
 class _LeaderMemory:
-    """What one leader of a pool remembers; all of it may be lost."""
+    """The memory of one leader of a pool; it may be lost at any time."""
 
     epoch: int
     since: Instant  # when it was first seen to lead
@@ -116,7 +116,7 @@ class _LeaderMemory:
     pauses: dict[str, _Pause] = field(default_factory=dict)  # by offer
 
     def record_order(self, order: NodeOrder, every: int, now: Instant) -> None:
-        """Order nothing more for a while where an order has come to nothing, longer each time."""
+        """After a failed order pause its offer, longer each time; a ready node ends this."""
         before = self.pauses.get(order.offer, _Pause(0, 0))
         if order.state is OrderState.READY:
             self.pauses.pop(order.offer, None)
@@ -128,7 +128,7 @@ class _LeaderMemory:
     def remaining_offers(
         self, offers: Iterable[CapacityOffer], now: Instant
     ) -> tuple[CapacityOffer, ...]:
-        """What can be ordered of these now."""
+        """The offers, with none left of those that are paused."""
         nothing = _Pause(0, 0)
         return tuple(
             replace(offer, most=0) if now < self.pauses.get(offer.node.id, nothing).until else offer
@@ -137,7 +137,7 @@ class _LeaderMemory:
 
 
 class Scaler:
-    """A thread that carries out advice, for the pools that this process leads."""
+    """A worker that carries out scaling advice for the pools that this process leads."""
 
     def __init__(
         self,
@@ -158,11 +158,11 @@ class Scaler:
         self._worker = DatabaseWorker("scaler", connect, self._scaling, interval_s=interval_s)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the worker."""
         self._worker.start()
 
     def stop(self) -> None:
-        """End; the next leader repeats the calls that are under way."""
+        """Stop; the next leader repeats the calls in progress."""
         self._worker.request_stop()
         self._provisioner.close()
         self._askers.shutdown(wait=True, cancel_futures=True)
@@ -173,7 +173,7 @@ class Scaler:
         yield lambda _: self._soon_s if self.poll(connection) else None
 
     def poll(self, connection: Connection) -> bool:
-        """Look at all pools once; whether an order is under way."""
+        """Process all pools once; return whether an order is in progress."""
         moving = False
         for pool, scale in store.scales(connection).items():
             handle = self._pools.handles.get(pool)
@@ -183,17 +183,17 @@ class Scaler:
                 orders = self._poll_pool(connection, handle, scale)
                 moving = moving or any(order.state is not OrderState.READY for order in orders)
             except Fault as fault:
-                _log.warning("orders of pool %s have to wait: %s", pool, fault)
+                _log.warning("pool %s: node orders are delayed: %s", pool, fault)
             except Exception:
-                _log.exception("a look at the orders of pool %s has failed", pool)
+                _log.exception("pool %s: processing node orders failed", pool)
         return moving
 
     def _poll_pool(
         self, connection: Connection, handle: PoolHandle, scale: Scale
     ) -> list[NodeOrder]:
-        """Look at one pool; its orders that are not over."""
+        """Process one pool; return its live orders."""
         leading = self._pools.leader_of(handle.id)
-        epoch = leading.epoch  # before orders are read: who leads by then wrote the last of them
+        epoch = leading.epoch  # read before the orders, so that these are at least as new
         orders = store.live_orders(connection, handle.id)
         if orders:
             leading.request_leader()  # a pool where nothing runs has nodes that are paid for
@@ -214,12 +214,12 @@ class Scaler:
             seen = self._memories[handle.id] = _LeaderMemory(epoch, since=now)
         return seen
 
-    # What was written down
+    # Orders
 
     def _advance(
         self, handle: PoolHandle, seen: _LeaderMemory, scale: Scale, orders: list[NodeOrder]
     ) -> list[NodeOrder]:
-        """Orders as far as they have got by what was said, and by what the pool knows."""
+        """Advance the orders by the provisioner's replies and the state of the pool."""
         if not orders:
             return orders
         heard = self._take_replies(handle.id, seen.epoch)
@@ -242,7 +242,7 @@ class Scaler:
         return [order for order in known.values() if order.state is not OrderState.GONE]
 
     def _take_replies(self, pool: PoolId, epoch: int) -> dict[str, ProviderAnswer]:
-        """What was said of orders since the last look for the leader of an epoch."""
+        """The replies since the last poll for the leader of an epoch."""
         with self._lock:
             keys = [key for key in self._replies if key[0] == pool]
             replies = {key[1]: self._replies.pop(key) for key in keys}
@@ -268,7 +268,7 @@ class Scaler:
         scale: Scale,
         orders: list[NodeOrder],
     ) -> list[NodeOrder]:
-        """Do what is advised, if it is time: write down what is to be ordered and drained."""
+        """Get advice if it is due, and write the orders and drains."""
         now, idle = handle.look(lambda pool: (pool.now, not pool.hold_ends and not orders))
         if now < seen.advised_at + scale.every or idle:
             return orders
@@ -318,7 +318,7 @@ class Scaler:
             _log.info("node %s of pool %s is ordered", order.node.id, handle.id)
         return [*orders, *new]
 
-    # Questions
+    # Calls
 
     def _compare(
         self,
@@ -327,7 +327,7 @@ class Scaler:
         seen: _LeaderMemory,
         orders: list[NodeOrder],
     ) -> None:
-        """Compare what was ordered with what there is: neither may have anything beside."""
+        """Compare the orders with the nodes that the provisioner lists."""
         if time.monotonic() >= seen.lists_at:
             seen.lists_at = time.monotonic() + LIST_INTERVAL_S
             said_yes = {order.id for order in orders if order.state is not OrderState.REQUESTED}
@@ -344,15 +344,15 @@ class Scaler:
         long_ago = handle.look(lambda pool: pool.now) - REMOVAL_TIME
         for order in known:
             if order.gone_at is not None and order.gone_at < long_ago:
-                _log.error("node %s was given back and is there: removed again", order.node.id)
+                _log.error("node %s is still listed after its removal; retrying", order.node.id)
                 self._submit_call(handle, seen, order)
 
     def _list(self, pool: PoolId, epoch: int, expected: set[str]) -> None:
-        """On a thread of its own: ask what there is, and remember it until the next look."""
+        """Get the list of the provisioner, on a thread of its own, for the next poll."""
         try:
             listed = self._provisioner.listed(pool)
-        except Exception as error:  # of any kind: it is asked again
-            _log.warning("the provider cannot list the nodes of pool %s: %s", pool, error)
+        except Exception as error:  # of any kind: the call is repeated
+            _log.warning("pool %s: the provisioner cannot list nodes: %s", pool, error)
             return
         with self._lock:
             self._listed[pool] = _Listing(epoch, listed, expected - listed)
@@ -360,7 +360,7 @@ class Scaler:
     def _call_for_orders(
         self, handle: PoolHandle, seen: _LeaderMemory, orders: list[NodeOrder]
     ) -> None:
-        """Ask for whatever an order waits for, unless it was just asked."""
+        """Call the provisioner for every order that waits for a reply."""
         vanished = handle.look(lambda pool: set(_vanished(pool, orders)))
         for order in orders:
             lost = order.id in seen.missing and (order.is_awaited or order.id in vanished)
@@ -369,29 +369,29 @@ class Scaler:
                 self._submit_call(handle, seen, order)
 
     def _submit_call(self, handle: PoolHandle, seen: _LeaderMemory, order: NodeOrder) -> None:
-        """Have a node provided, or taken back; one question about an order at a time."""
+        """Have a node provided or removed; one call about an order at a time."""
         key = handle.id, order.id
         with self._lock:
             pending = self._pending.get(key)
             if pending is None or (pending.state is not order.state and not pending.under_way):
                 pending = self._pending[key] = _PendingCall(order.state)
             reply = self._replies.get(key)
-            unheard = reply is not None and reply.answer.reply is not None  # by the next look
+            unheard = reply is not None and reply.answer.reply is not None  # until the next poll
             if pending.under_way or unheard or time.monotonic() < pending.again_at:
                 return
             pending.under_way = True
         self._askers.submit(self._call_provider, key, seen.epoch, order)
 
     def _call_provider(self, key: tuple[PoolId, str], epoch: int, order: NodeOrder) -> None:
-        """On a thread of its own: ask, and remember what was said until the next look."""
+        """Call the provisioner, on a thread of its own, and store the reply for the next poll."""
         leaves = order.state in (OrderState.REMOVING, OrderState.GONE)
         question = self._provisioner.remove if leaves else self._provisioner.order
         try:
             answer = question(key[0], order)
         except NotDone as error:
             answer = ProviderAnswer(None, str(error))
-        except Exception as error:  # a bug in there must not leave an order unanswered for ever
-            _log.exception("a question about node %s broke", order.node.id)
+        except Exception as error:  # a bug must not leave an order without an answer forever
+            _log.exception("the call to the provisioner about node %s failed", order.node.id)
             answer = ProviderAnswer(None, str(error))
         failpoint("scaling.provider_answered")
         if answer.reason:
@@ -406,7 +406,7 @@ class Scaler:
 
 
 def _with_retry(pending: _PendingCall) -> _PendingCall:
-    """A question that is asked again, each time after twice as long."""
+    """The call with the time of its next try; the pause doubles each time."""
     span = min(RETRY_FIRST_S * 2 ** min(pending.tries, 20), RETRY_MAX_S)
     return _PendingCall(pending.state, pending.tries + 1, time.monotonic() + span)
 
@@ -418,7 +418,7 @@ def scaling_pools(
     provisioner: NodeProvider | None,
     interval_s: float = POLL_INTERVAL_S,
 ) -> Iterator[None]:
-    """Let advice be carried out for as long as this lasts, if there is a provider."""
+    """Carry out scaling advice while the context lasts, if there is a provisioner."""
     if provisioner is None:
         yield
         return
@@ -456,7 +456,7 @@ def _vanished(pool: Pool, orders: Iterable[NodeOrder]) -> Iterator[str]:
 def _make_write(
     pool: PoolId, informed: Iterable[NodeOrder], known: Iterable[NodeOrder]
 ) -> Callable[[Connection, tuple[NodeOrder, ...] | Denied], None]:
-    """Write orders that a rule has changed, and those with a new error text."""
+    """A function that writes the orders changed by a rule, and those with a new error text."""
     other = {new.id: new for new, old in zip(informed, known, strict=True) if new != old}
 
     def write(connection: Connection, changed: tuple[NodeOrder, ...] | Denied) -> None:
@@ -468,7 +468,7 @@ def _make_write(
 
 
 class _LedByAnother(Fault):
-    """Another process leads the pool by now."""
+    """Another process leads the pool now."""
 
 
 def _require_allowed(changed: tuple[NodeOrder, ...] | Denied) -> tuple[NodeOrder, ...]:

@@ -1,8 +1,8 @@
-"""Reading an org's books without locking them: balances, quotes, expiries, the past (L8, L12).
+"""Reads an org's books without locking them: balances, quotes, expiries, past states (L8, L12).
 
-A question is put to a part of the books, in one snapshot, and what the part lacks is loaded until
-the core can answer. Every answer names the event it knows up to. Nothing is written, not even what
-has fallen due: the core lets it happen for as long as it looks.
+A query runs on partly loaded books in one snapshot, and missing rows are loaded until the core can
+answer. Every answer names the last event it includes. Nothing is written, not even due events: the
+core applies them temporarily.
 """
 
 from collections.abc import Callable, Iterable
@@ -72,7 +72,7 @@ class LedgerReads:
         context: Context = NO_CONTEXT,
         user: UserId | None = None,
     ) -> AsOf[Balance | Refusal]:
-        """What an account owns, can spend, has used and owes."""
+        """The balance of an account."""
 
         def ask(books: Books, now: Instant) -> Balance | Refusal:
             if books.accounts.get(account) is None:
@@ -84,7 +84,7 @@ class LedgerReads:
     def summary(
         self, org: OrgId, account: AccountId, context: Context, user: UserId | None, most: int
     ) -> AsOf["AccountSummary | Refusal"]:
-        """A balance with the first of the account's grants and of its expirations, all at once."""
+        """A balance with the first of the account's grants and of its expiries, in one snapshot."""
 
         def ask(books: Books, now: Instant) -> AccountSummary | Refusal:
             if books.accounts.get(account) is None:
@@ -98,7 +98,7 @@ class LedgerReads:
         return self._evaluate(org, ask, lambda now: _of_balance(account, now))
 
     def expiring(self, org: OrgId, account: AccountId, within: int) -> AsOf[tuple[Expiring, ...]]:
-        """The credits of an account that lapse within so many microseconds, the next first."""
+        """The credits of an account that expire within this many microseconds, earliest first."""
         return self._evaluate(org, lambda books, now: core.expiring(books, account, now, within))
 
     def quote(self, org: OrgId, ask: Reserve, likely_ms: int | None = None) -> AsOf[Quote]:

@@ -1,4 +1,4 @@
-"""The past of an org without reading all of it: from the newest snapshot that is old enough (L12).
+"""Past states of an org, computed from the newest snapshot that is old enough (L12).
 
 A view is *as of* one instant, *as known at* another. No posting takes effect after it is recorded,
 so of what was recorded up to `at` everything had taken effect by `at`: a snapshot from before `at`
@@ -9,9 +9,9 @@ needs no history inside it. Three steps lead from there:
 The first stretch is no longer than the distance of two snapshots; in the second only corrections
 and late usage are read, found by their postings.
 
-Roads not taken. Snapshots of whole books: they hold every charge there ever was, so they would
-grow as fast as the events and lie ever further apart. A snapshot for each period: empty ones for
-quiet orgs, too few for busy ones.
+Alternatives that were rejected. Snapshots of whole books contain every charge ever made, so they
+would grow as fast as the events. One snapshot per period would be empty for quiet orgs, and too
+rare for busy ones.
 """
 
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def past_view(
 ) -> dict[GrantId, GrantView]:
     """Every grant as of `at`, as known at `known_at`; `number` is that of the org's last event.
 
-    With an account, its own grants alone: then no more is made of the rest than finding it.
+    With an account, only its own grants are computed.
     """
     start = newest(connection, org, min(at, known_at), account)
     after, grants = (start.number, start.grants) if start else (0, NO_VIEWS)
@@ -60,17 +60,17 @@ def past_view(
 
 
 def distance(grants: int) -> int:
-    """How many events after a snapshot of so many grants the next one is made.
+    """After how many events the next snapshot is made, if the last one has this many grants.
 
-    So all snapshots of an org but the last hold at most two grants for each of its events.
+    So all snapshots of an org except the last have at most two grants for each of its events.
     """
     return max(EVERY, (grants + 1) // 2)
 
 
 def add_snapshots(connection: Connection, org: OrgId, number: int) -> int:
-    """Make the snapshots that an org with so many events lacks; how many these were.
+    """Add the snapshots that an org with this many events lacks; return how many.
 
-    From the events alone, at numbers that follow from them: two that do it at once make the same.
+    They depend only on the events, so two processes that do this at once write the same.
     """
     made = 0
     last = _last(connection, org)
@@ -88,7 +88,7 @@ def _last(connection: Connection, org: OrgId) -> Snapshot:
 
 
 def _next(connection: Connection, org: OrgId, last: Snapshot, until: int) -> Snapshot:
-    """The snapshot at a number, made from the one before and the events since; kept."""
+    """Compute and store the snapshot at a number, from the one before and the events since."""
     with connection.transaction():
         restrict_to_orgs(connection, [org])
         grants = fold_grants(events_after(connection, org, last.number, until), last.grants)

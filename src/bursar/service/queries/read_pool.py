@@ -1,7 +1,7 @@
 """Connections for read requests: a few threads, each with its own connection.
 
-Reads never queue behind writes. A connection that breaks is made anew and the question asked
-again: a question has no effect, so asking twice is safe.
+Reads never queue behind writes. If a connection breaks, it is opened again and the query repeated,
+which is safe because queries have no effect.
 """
 
 import threading

@@ -79,9 +79,9 @@ class TopLists:
     def over_all(
         self, subject: Subject, measure: Measure, most: int
     ) -> tuple[tuple[TopListEntry, ...], Instant]:
-        """The first over all orgs, and since when every org's events are in it.
+        """The first places over all orgs, and the time up to which all orgs' events are included.
 
-        For the operator: it goes across tenants. Each place tells what was known of its org.
+        For operators only. Each place has the event up to which its org is known.
         """
         _check(subject, measure, most)
         with self._connection.transaction():
@@ -101,10 +101,10 @@ def _check(subject: Subject, measure: Measure, most: int) -> None:
 
 
 def refresh(connection: Connection, orgs: Sequence[OrgId], now: Instant) -> int:
-    """Bring the standings of orgs to now, in one transaction; how many orgs are behind still.
+    """Update the top lists of orgs, in one transaction; return how many orgs could not be updated.
 
-    These are orgs in which something is due and not written: what they own would be wrong.
-    A `SerializationFailure` says that another sweep was faster, and nothing has changed.
+    These have due events that are not written, so their balances would be wrong. A
+    `SerializationFailure` means that another sweep was faster, and nothing has changed.
     """
     with connection.transaction():
         connection.execute(REFRESH)
@@ -250,7 +250,7 @@ def _save_entries(connection: Connection, subject: Subject, figures: Collection[
 
 
 def _values(figures: Figures) -> Iterator[tuple[Measure, int]]:
-    """The figures by measure; a rate is at least 0, even if more was given back."""
+    """The figures by measure; a rate is at least 0, even if more was refunded than charged."""
     yield Measure.AVAILABLE, figures.available
     yield Measure.USED, figures.used
     yield Measure.DAY, max(figures.day, 0) * DAY // (summaries.DAY_SLOTS * BURN_SLOT)

@@ -1,12 +1,12 @@
 """Raises alerts: checks orgs that have new events, or that are due for a check (B6).
 
-An alert is a setting of its org. Its id is made of its occasion, so raising it a second time is
-refused. Any number of processes may check at once, and a process that is killed between raising an
-alert and saving the check does no harm. The same check finds new webhooks and requested
+An alert is a setting of its org. Its id is derived from its occasion, so raising it a second time
+is refused. Any number of processes may check at once, and a process that is killed between raising
+an alert and saving the check does no harm. The same check finds new webhooks and requested
 redeliveries, which are also events of the org.
 
-An expiry alert is raised once for a grant and its end: when the end comes near, or when credits
-return to an empty grant whose end is near, because a hold was released.
+An expiry alert is raised once for a grant and its expiry: when the expiry is near, or when credits
+return to an empty grant whose expiry is near, because a hold was released.
 """
 
 import logging
@@ -42,7 +42,7 @@ ALERTS: Final = "alerts"  # the worker
 PAGE: Final = 256  # orgs that are looked at together
 SUBMIT_MAX: Final = 256  # alerts that are raised at once: others want the ledger, too
 RECHECK_INTERVAL: Final = (
-    HOUR  # after which standing rules are looked at though nothing has happened
+    HOUR  # after which rules about balances are checked even without new events
 )
 
 _log = logging.getLogger(__name__)
@@ -53,14 +53,14 @@ SubmitAlerts = Callable[
 
 
 def submit_through(ledger: Ledger) -> SubmitAlerts:
-    """Let a ledger decide; what it refuses was raised before."""
+    """A function that submits alerts to a ledger; a refused one was raised before."""
 
     def decided(commands: Sequence[CommandRequest]) -> set[OrgId]:
         waiting = [(ask.org, ledger.submit(ask.org, ask.key, ask.command)) for ask in commands]
         failed: set[OrgId] = set()
         for org, answer in waiting:
             if (error := answer.exception()) is not None:
-                _log.warning("an alert of %s could not be raised: %s", org, error)
+                _log.warning("org %s: raising an alert failed: %s", org, error)
                 failed.add(org)
         return failed
 
@@ -74,7 +74,7 @@ def raise_command(org: OrgId, id: str, alert: Alert) -> CommandRequest:
 
 
 def recover_command(org: OrgId, setting: Setting) -> CommandRequest:
-    """The command that says what an alert told of is over."""
+    """The command that marks an alert as recovered."""
     recovered = core.mark_recovered(Alert.from_body(setting.body or ""), setting.at)
     command = SetSetting(kind=ALERT, id=setting.id, body=recovered.body, before=setting.number)
     return CommandRequest(org, f"bursar:alert/{setting.id}/over", command)
@@ -82,7 +82,7 @@ def recover_command(org: OrgId, setting: Setting) -> CommandRequest:
 
 @dataclass(slots=True)
 class _OrgRule:
-    """A rule of an org; without an id it is everybody's."""
+    """A rule of an org; without an id, the default rule of all orgs."""
 
     org: OrgId
     id: str | None
@@ -93,7 +93,7 @@ class _OrgRule:
 
 @dataclass(slots=True)
 class _CheckedPage:
-    """What one look at some orgs has found."""
+    """A page of orgs that is being checked, and what was found."""
 
     now: Instant
     to_check: Sequence[OrgToCheck]
@@ -117,7 +117,7 @@ class _CheckedPage:
 
 
 class Alerter:
-    """Looks at orgs, on a connection of its own."""
+    """Checks orgs for alerts, on a connection."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Alerter:
         self._directory = Directory()
 
     def check_all(self, may_continue: Callable[[], bool] = lambda: True) -> int:
-        """OrgToCheck at all orgs that there is reason to look at; how many that were."""
+        """Check all orgs that have new events or are due for a check; return how many."""
         now = self._clock(self._connection)
         after, count = "", 0
         while may_continue():
@@ -145,9 +145,9 @@ class Alerter:
         return count
 
     def check_page(self, orgs: Sequence[OrgToCheck]) -> bool:
-        """Raise what there is to raise in some orgs; then note that they were looked at.
+        """Raise the alerts of some orgs, and save that they were checked.
 
-        Whether there is more to go over in some of them: those are to be looked at again.
+        Returns whether some of them have more events and must be checked again.
         """
         page = _CheckedPage(self._clock(self._connection), orgs)
         self._read(page)
@@ -167,14 +167,14 @@ class Alerter:
         return any(org.is_behind and org.org not in page.failed for org in orgs)
 
     def _raise(self, page: _CheckedPage) -> None:
-        """Let what was found so far be decided, some of it at a time."""
+        """Submit the alerts found so far, in portions."""
         asks = list(page.asks.values())
         page.asks.clear()
         for start in range(0, len(asks), SUBMIT_MAX):
             page.failed |= self._submit(asks[start : start + SUBMIT_MAX])
 
     def _read(self, page: _CheckedPage) -> None:
-        """Everything that is read of many orgs at once, in one snapshot."""
+        """Read the data of all orgs of the page, in one snapshot."""
         with self._connection.transaction():
             self._connection.execute(SNAPSHOT)
             restrict_to_orgs(self._connection, page.orgs)
@@ -186,7 +186,7 @@ class Alerter:
             self._read_windows(page)
 
     def _read_windows(self, page: _CheckedPage) -> None:
-        """When grants end that have come nearer than a rule's horizon since the last look."""
+        """Compute the expiry times that came within a rule's horizon since the last check."""
         checked = {state.org: state for state in page.to_check}
         for place, rule in enumerate(page.expiry_rules):
             org, horizon = checked[rule.org], rule.rule.horizon
@@ -199,7 +199,7 @@ class Alerter:
                 page.set_due(owner, at - page.expiry_rules[place].rule.horizon)
 
     def _follow_webhooks(self, page: _CheckedPage) -> None:
-        """Let webhooks begin, or be told something again, as the events say."""
+        """Start new webhooks and requested redeliveries, by the events."""
         created: list[tuple[OrgId, str, int]] = []
         redeliveries: list[tuple[OrgId, str, int, Instant]] = []
         for org, number, event in page.events:
@@ -226,7 +226,7 @@ class Alerter:
                 page.asks.setdefault(occasion.id, raise_command(org, occasion.id, alert))
 
     def _check_expiring(self, page: _CheckedPage) -> None:
-        """Grants whose end has come near; there may be any number of them."""
+        """Raise alerts for grants that expire soon; there may be any number of them."""
         rules = page.expiry_rules
         for grants in alerts.expiring_grants(self._connection, page.windows):
             for place, grant in grants:
@@ -234,7 +234,7 @@ class Alerter:
             self._raise(page)
 
     def _check_refilled(self, page: _CheckedPage) -> None:
-        """Grants to which credits came when their end was near, or that were given such an end."""
+        """Raise alerts for grants that expire soon and got credits or a new expiry."""
         rules: dict[OrgId, list[_OrgRule]] = defaultdict(list)
         for rule in page.expiry_rules:
             rules[rule.org].append(rule)
@@ -267,7 +267,7 @@ class Alerter:
         return self._directory.path_of(self._connection, grant.org, grant.account)
 
     def _check_balances(self, page: _CheckedPage) -> None:
-        """Rules that tell once, and again after a recovery."""
+        """Check the rules that raise one alert until the balance has recovered."""
         rules = [rule for rule in page.rules if rule.rule.kind in STANDING]
         if not rules:
             return
@@ -289,9 +289,9 @@ class Alerter:
                 page.asks[id] = recover_command(rule.org, raised)
 
     def _current_alerts(self, rules: Sequence[_OrgRule]) -> list[tuple[str, Setting | None]]:
-        """For each rule the id of its present alert, and the alert if it was raised.
+        """For each rule the id of its current alert, and the alert if it was raised.
 
-        What was raised and is over leads on to the next one: its last event is the next's occasion.
+        The id of the next alert follows from the event of the last recovery.
         """
         keys = [(rule.org, rule.id or "") for rule in rules]
         with self._connection.transaction():
@@ -324,7 +324,7 @@ def _with_account(alert: Alert, account: str | None) -> Alert:
 
 
 def rule_setting(id: str, rule: AlertRule | None) -> SetSetting:
-    """The command that sets a rule, or drops it."""
+    """The command that sets a rule, or deletes it."""
     if rule is None:
         return SetSetting(kind=RULE, id=SettingId(id), body=None)
     return SetSetting(kind=RULE, id=SettingId(id), body=rule.body, before=0)
@@ -333,7 +333,7 @@ def rule_setting(id: str, rule: AlertRule | None) -> SetSetting:
 def alerts_of(
     connection: Connection, org: OrgId, after: int, most: int
 ) -> AsOf[ResultPage[Setting]]:
-    """An org's alerts, the last one to be raised or to be over last."""
+    """An org's alerts, ordered by when they were raised or recovered."""
     with connection.transaction():
         number = enter_snapshot(connection, org)
         rows = alerts.alerts(connection, org, after, most + 1)
@@ -342,7 +342,7 @@ def alerts_of(
 
 
 class AlertWorker(LeasedWorker):
-    """Looks for reasons to raise alerts, while no other process does."""
+    """Checks orgs for alerts, while this process holds the lease."""
 
     def __init__(
         self,

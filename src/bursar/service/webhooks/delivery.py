@@ -1,12 +1,12 @@
 """Delivers events to webhooks: in order, at least once, each at its own pace (B6).
 
-The outbox is the org's events themselves; a webhook has a cursor into them. What is next for it is
-read, sent and noted, then what follows. If the process is killed in between, its successor sends
-the event again under the same id. Failed deliveries back off. Each webhook receives events in
-order, independently of all others. An event that is not delivered within three days is given up
-and raises an alert; then the next event follows.
+The outbox is the org's events themselves; a webhook has a cursor into them. The next event is read,
+sent and recorded, then the one after it. If the process is killed in between, its successor sends
+the event again with the same id. Failed deliveries back off. Each webhook receives events in order,
+independently of all others. After three days the delivery of an event is given up, which raises an
+alert; then the next event follows.
 
-The thread that works with the database sends nothing; a second one, with an event loop, does.
+One thread works with the database; another one, with an event loop, sends.
 """
 
 import asyncio
@@ -58,15 +58,15 @@ from bursar.store.webhooks.deliveries import (
 WEBHOOKS: Final = "webhooks"  # the worker
 PAUSES_S: Final = (5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
 GIVE_UP: Final = 3 * DAY  # after which an event is not delivered any more
-JITTER: Final = 0.2  # of a pause: so that those who failed together do not come together again
+JITTER: Final = 0.2  # of a pause, so that deliveries that failed together are not retried together
 
-PAGE: Final = 256  # webhooks that are looked at together
-RUN_EVENTS_MAX: Final = 100  # events that one webhook is told before it is looked at again
-RUNS_MAX: Final = 512  # webhooks that are being told something
+PAGE: Final = 256  # webhooks that are read together
+RUN_EVENTS_MAX: Final = 100  # events in one run
+RUNS_MAX: Final = 512  # runs at the same time
 ORG_RUNS_MAX: Final = 32  # of these, of one org
-GATHER_S: Final = 0.02  # outcomes that arrive within this time are noted together
+GATHER_S: Final = 0.02  # outcomes that arrive within this time are saved together
 
-RenderEvent = Callable[[OrgId, EventRow], bytes]  # what a webhook is sent of an event
+RenderEvent = Callable[[OrgId, EventRow], bytes]  # renders the body of a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Message:
 
 
 class AttemptOutcome(NamedTuple):
-    """What became of one try, or that nothing more is under way."""
+    """The outcome of one attempt, or (None) the end of a run."""
 
     run: "WebhookRun"
     message: Message | None
@@ -89,7 +89,7 @@ class AttemptOutcome(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class WebhookRun:
-    """What is being told to one webhook."""
+    """A run of messages that are being sent to one webhook."""
 
     org: OrgId
     id: str
@@ -102,11 +102,11 @@ class WebhookRun:
 
     @property
     def key(self) -> tuple[OrgId, str, int]:
-        """What must not be under way twice."""
+        """Identifies runs that must not be in progress twice."""
         return self.org, self.id, 0 if self.redelivery is None else self.redelivery.number
 
     def failure_state(self, now: Instant) -> tuple[int, Instant, int]:
-        """Before a try that failed now: tries, since when they fail, the last event done with."""
+        """For a failed attempt: earlier tries, since when they fail, the last event done."""
         if self.redelivery is not None:
             return self.redelivery.tries, self.redelivery.requested_at, 0
         at = self.updated or self.cursor
@@ -115,7 +115,7 @@ class WebhookRun:
 
 
 class WebhookSender:
-    """A thread that sends, whatever is slow; results are put into a queue."""
+    """A thread that sends; outcomes are put into a queue."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class WebhookSender:
         self._loop.run_forever()
 
     def send(self, run: WebhookRun) -> "Future[None]":
-        """Send messages in order, until one does not arrive."""
+        """Send messages in order, until one fails."""
         return asyncio.run_coroutine_threadsafe(self._send(run), self._loop)
 
     async def _send(self, run: WebhookRun) -> None:
@@ -159,7 +159,7 @@ class WebhookSender:
         self._on_outcome()
 
     def close(self) -> None:
-        """Drop what is under way, and stop."""
+        """Drop the messages in progress, and stop."""
         self._loop.call_soon_threadsafe(self._end)
         self._thread.join(2.0)
         if not self._thread.is_alive():
@@ -195,21 +195,21 @@ class Deliverer:
         self.sender = WebhookSender(self.outbound, self.done, self.on_outcome)
 
     def close(self) -> None:
-        """Note what has arrived, and drop the rest."""
+        """Save the outcomes, and drop the rest."""
         self.sender.close()
         self.save_outcomes()
 
     def take_turn(self, turn: Turn) -> None:
-        """Note outcomes; at a poll, also start what is due."""
+        """Save outcomes; at a poll, also start the runs that are due."""
         if not self.done.empty():
             self.save_outcomes()
         if turn.is_poll and turn.may_continue():
             self.start()
 
-    # What became of it
+    # Outcomes
 
     def save_outcomes(self) -> None:
-        """Write down what became of what was sent."""
+        """Save the outcomes of attempts."""
         now = self.clock(self.connection)
         attempts: list[DeliveryAttempt] = []
         cursors: dict[WebhookKey, CursorUpdate] = {}
@@ -236,7 +236,7 @@ class Deliverer:
     def _evaluate(
         self, run: WebhookRun, message: Message, outcome: HttpOutcome, now: Instant
     ) -> tuple[DeliveryAttempt, CursorUpdate | None]:
-        """What a try means for the delivery, and for where the webhook stands."""
+        """What an attempt means for the delivery, and for the cursor of the webhook."""
         org, id, number = run.org, run.id, message.number
         if outcome.arrived:
             attempt = DeliveryAttempt(org, id, number, "delivered", now, outcome.code, None, None)
@@ -261,10 +261,10 @@ class Deliverer:
         pause_s = self.pauses_s[min(tries, len(self.pauses_s) - 1)]
         return int(pause_s * random.uniform(1 - JITTER, 1 + JITTER) * SECOND)
 
-    # What is next
+    # Runs
 
     def start(self) -> int:
-        """Let everything that is due be sent; how much that is."""
+        """Start all runs that are due; return how many."""
         now = self.clock(self.connection)
         started = self._start_redeliveries(now)
         after: WebhookKey = ("", "")
@@ -277,7 +277,7 @@ class Deliverer:
         return started
 
     def _without_run(self, page: Iterable[WebhookCursor]) -> list[WebhookCursor]:
-        """Those of a page that nothing is being told to, a fair number of each org."""
+        """The webhooks of a page without a run in progress, with a limit per org."""
         busy = Counter(org for org, _, _ in self._runs)
         free: list[WebhookCursor] = []
         for cursor in page:
@@ -352,7 +352,7 @@ class Deliverer:
     def _webhooks(
         self, keys: Sequence[WebhookKey], now: Instant
     ) -> dict[WebhookKey, tuple[Webhook, list[bytes]]]:
-        """Webhooks, and the secrets that sign for them now; those that are no more are dropped."""
+        """Webhooks and the secrets that sign for them now; cursors of deleted ones are dropped."""
         if not keys:
             return {}
         settings = settings_of(self.connection, WEBHOOK, keys)
@@ -375,7 +375,7 @@ class Deliverer:
         }
 
     def _message(self, org: OrgId, webhook: Webhook, event: EventRow) -> Message | None:
-        """What a webhook is told of an event; None if it is none of its business."""
+        """The message for an event; None if the webhook does not want it."""
         type = event_type(event)
         if type is None or not webhook.wants(type):
             return None
@@ -435,7 +435,7 @@ def subject_of(event: Event) -> tuple[str, str]:
 
 
 def failure_command(run: WebhookRun, since: Instant) -> CommandRequest:
-    """That nothing has arrived at a webhook for days: told once, until something arrives."""
+    """The command that raises the alert that a webhook has failed for days; once per failure."""
     kind = AlertKind.WEBHOOK_FAILED
     id = alert_id(run.org, kind, f"{run.id}/{since}", since)
     figures = {"webhook": run.id, "failing_since_at": since}
@@ -444,7 +444,7 @@ def failure_command(run: WebhookRun, since: Instant) -> CommandRequest:
 
 
 class WebhookWorker(DatabaseWorker):
-    """Delivers events to webhooks, while no other process does."""
+    """Delivers events to webhooks, while this process holds the lease."""
 
     def __init__(
         self,

@@ -52,24 +52,24 @@ _EMBEDS_IPV4: Final = tuple(
 
 
 class UnsafeUrl(ValueError):
-    """An address that nothing is sent to."""
+    """A URL to which nothing may be sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpOutcome:
-    """What became of a call: a status, or why there is none."""
+    """The outcome of a call: a status, or why there is none."""
 
     code: int | None
     why: str | None
 
     @property
     def arrived(self) -> bool:
-        """Whether the receiver has taken it."""
+        """Whether the receiver has accepted it."""
         return self.code is not None and 200 <= self.code < 300
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is of the internet at large, and of no special use."""
+    """Whether an address is public: on the internet, and of no special use."""
     if isinstance(address, ipaddress.IPv4Address):
         return address.is_global and not any(address in network for network in _SPECIAL_4)
     if address.scope_id is not None:
@@ -89,7 +89,7 @@ async def _resolve(host: str, port: int) -> Sequence[str]:
 
 @dataclass(slots=True)
 class SafeHttpClient:
-    """How strangers are called."""
+    """Sends requests to URLs that tenants chose."""
 
     allow_private: bool = False  # the operator's choice: any address, and plain HTTP
     resolve: Resolve = _resolve
@@ -97,7 +97,7 @@ class SafeHttpClient:
     _tls: ssl.SSLContext = field(default_factory=ssl.create_default_context)
 
     def parse(self, url: str) -> SplitResult:
-        """The parts of a URL that may be called; `Unsafe` tells why not."""
+        """The parts of a URL that may be called; raises `UnsafeUrl` with the reason otherwise."""
         if len(url) > URL_MAX or not url.isascii() or any(character <= " " for character in url):
             raise UnsafeUrl(f"a URL has at most {URL_MAX} visible ASCII characters")
         try:
@@ -117,7 +117,7 @@ class SafeHttpClient:
         return parts
 
     async def addresses(self, url: str) -> list[str]:
-        """Where a URL leads, if all of it may be called; `Unsafe` tells why not."""
+        """The addresses of a URL; raises `UnsafeUrl` unless all of them may be called."""
         parts = self.parse(url)
         assert parts.hostname is not None
         try:
@@ -133,7 +133,7 @@ class SafeHttpClient:
         return list(addresses)
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> HttpOutcome:
-        """Send something; every way to fail is an answer."""
+        """Send a request; every failure is an outcome."""
         try:
             async with asyncio.timeout(self.timeout_s):
                 return await self._post(url, headers, body)
@@ -169,7 +169,7 @@ class SafeHttpClient:
         headers: Mapping[str, str],
         body: bytes,
     ) -> HttpOutcome:
-        """Send to that address and no other, in the name of the URL's host."""
+        """Send to this address only, with the URL's host name."""
         parts = urlsplit(url)
         at = f"[{address}]" if ":" in address else address
         pinned = parts._replace(netloc=f"{at}:{_port(parts)}").geturl()

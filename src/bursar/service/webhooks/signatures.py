@@ -55,7 +55,7 @@ TYPES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """Where an org wants to be told what."""
+    """The settings of a webhook: its URL, and which events it receives."""
 
     url: str
     types: tuple[str, ...]
@@ -63,24 +63,24 @@ class Webhook:
 
     @property
     def body(self) -> str:
-        """The setting that it is."""
+        """The webhook as the body of a setting."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def from_body(cls, body: str) -> Self:
-        """The webhook that a setting is."""
+        """The webhook from the body of a setting."""
         fields: dict[str, Any] = json.loads(body)
         return cls(**{**fields, "types": tuple(fields["types"])})
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of events among which those it wants are; none if they are all."""
+        """The kinds of ledger events that it may want; empty for all."""
         if EVERYTHING in self.types:
             return ()
         return tuple(sorted({_kind_of(type) for type in self.types}))
 
     def wants(self, type: str) -> bool:
-        """Whether it is told of events of a type."""
+        """Whether it receives events of a type."""
         return (
             EVERYTHING in self.types
             or type in self.types
@@ -90,7 +90,7 @@ class Webhook:
 
 
 def _kind_of(type: str) -> str:
-    """The kind of events among which those of a type are."""
+    """The kind of ledger events that have a public type."""
     if type.startswith(PREFIX):
         return SETTING
     return STEP if type.startswith(JOB_PREFIX) else type
@@ -108,7 +108,7 @@ def event_type(event: EventRow) -> str | None:
 
 
 def version_of(request: str) -> str:
-    """The version that a request for another secret makes, however often it is sent."""
+    """The version of the secret that a request for a new secret creates; the same at each retry."""
     return sha256(request.encode()).hexdigest()[:32]
 
 
@@ -123,7 +123,7 @@ def secret_text(secret: bytes) -> str:
 
 
 def rotate_command(webhook: str, request: str, overlap_s: int) -> SetSetting:
-    """The command that gives a webhook another secret: the same for the same request."""
+    """The command that gives a webhook a new secret; the same for a repeated request."""
     id = SettingId(f"{webhook}/{version_of(request)}")
     return SetSetting(kind=SECRET, id=id, body=json.dumps({"overlap_s": overlap_s}), before=0)
 
@@ -144,7 +144,7 @@ def signing_versions(rotations: Sequence[Setting], now: Instant) -> list[str]:
 
 
 def message_id(webhook: str, number: int) -> str:
-    """What a delivery is called: the same at each try, so that a receiver can tell."""
+    """The id of a delivery: the same at each attempt, so that a receiver can detect repeats."""
     return f"msg_{webhook.replace('-', '')}_{number}"
 
 
@@ -167,13 +167,13 @@ def delivery_headers(
 
 
 def redeliver_command(id: str, webhook: str, number: int) -> SetSetting:
-    """The command that lets something be delivered again."""
+    """The command that requests a redelivery."""
     body = json.dumps({"webhook": webhook, "number": number}, separators=(",", ":"))
     return SetSetting(kind=RESEND, id=SettingId(id), body=body, before=0)
 
 
 def resend_of(body: str) -> tuple[str, int]:
-    """Which webhook is to be told which event again."""
+    """The webhook and the event of a requested redelivery."""
     fields: dict[str, Any] = json.loads(body)
     return fields["webhook"], fields["number"]
 
@@ -181,7 +181,7 @@ def resend_of(body: str) -> tuple[str, int]:
 def deliveries_of(
     connection: Connection, org: OrgId, webhook: str, after: int, status: str, most: int
 ) -> AsOf[ResultPage[Delivery]]:
-    """A webhook's deliveries in the order of their events; of one status, if that is not empty."""
+    """A webhook's deliveries in the order of events; if `status` is not empty, only those."""
     with connection.transaction():
         number = enter_snapshot(connection, org)
         rows = deliveries_page(connection, org, webhook, after, status, most + 1)

@@ -1,13 +1,13 @@
-"""Carrying messages between orgs and pools (D4).
+"""Delivers messages between orgs and pools (D4).
 
-A round reads what is not acknowledged, hands it to the other side, and marks what that side has
-handled: three transactions, none of which touches both worlds. Killed between any two of them, the
-next round delivers again, and the receiver knows by the numbers what it has. Two relays at once
-only do some work twice.
+A round reads messages that are not acknowledged, passes them to the other side, and marks those
+that this side has handled: three transactions, none of which touches both an org's and a pool's
+tables. If the process is killed between two of them, the next round delivers the messages again,
+and the receiver recognises them by their numbers. Two relays at once only repeat some work.
 
-A process that has written a message starts a round at once, for its own org or pool. A poll of
-everything delivers what other processes have left, however many wake-ups come meanwhile; messages
-that have waited for 30 s are logged as late.
+A process that has written a message starts a round for its org or pool at once. A poll of
+everything delivers what other processes have left, however many wake-ups there are. Messages that
+have waited for 30 s are logged as late.
 
 Failures are isolated: a bad message blocks only its job, an unreachable pool only its own messages.
 """
@@ -39,17 +39,17 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Round:
-    """What a round has done."""
+    """The counts of a round."""
 
     sent: int = 0
     acknowledged: int = 0
     late: list[Envelope] = field(default_factory=list)  # had waited for too long
 
     def look_at(self, envelopes: Sequence[Envelope], now: Instant) -> None:
-        """Tell of messages that have waited for long, also if it is not for us to deliver them."""
+        """Log messages that are late, even if they are for a pool of another process."""
         late = [envelope for envelope in envelopes if envelope.written_at + LATE <= now]
         self.late += late
-        if late:  # one line: where much is late, a line for each would make it later
+        if late:  # one line, because many lines would delay messages further
             first = min(late, key=lambda envelope: envelope.written_at)
             where = (first.org, first.pool, first.job, first.n)
             waited_s = (now - first.written_at) // 1_000_000
@@ -57,17 +57,17 @@ class Round:
 
 
 class Receiver(Protocol):
-    """A pool, as far as its post goes."""
+    """A pool as the relay uses it."""
 
     def receive(self, envelopes: Sequence[Envelope]) -> list[Envelope]:
-        """Handle messages of orgs; those that need not come again."""
+        """Handle messages of orgs; return those that are done with."""
 
     def acknowledge(self, envelopes: Sequence[Envelope]) -> None:
-        """Remember that orgs have these messages."""
+        """Record that orgs have handled these messages."""
 
 
 class Relay:
-    """Delivers between the orgs and the pools that it knows."""
+    """Delivers messages between the orgs and the pools of this process."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Relay:
         self._clock = clock
 
     def round(self) -> Round:
-        """Deliver all that is waiting, once, both ways."""
+        """Deliver all waiting messages once, in both directions."""
         done = Round()
         self.from_orgs(done)
         for pool in self.pools:
@@ -91,15 +91,15 @@ class Relay:
 
     @property
     def with_room(self) -> set[OrgId]:
-        """Orgs whose arrays may go on, by what was delivered to them."""
+        """The orgs whose arrays may advance after what was delivered."""
         return self._jobs.with_room
 
     def pools_with_post(self) -> list[PoolId]:
-        """The pools that it knows and that have something for orgs."""
+        """The pools of this process that have messages for orgs."""
         return [pool for pool in with_post(self._connection) if pool in self.pools]
 
     def from_orgs(self, done: Round, org: OrgId | None = None) -> None:
-        """Deliver what all orgs, or one, have for pools; first, let their arrays go on."""
+        """Advance the arrays of all orgs, or of one, and deliver their messages to pools."""
         self._jobs.advance_arrays(org)
         away: set[PoolId] = set()  # cannot be reached now
         for envelopes in self._pages(lambda after: from_orgs(self._connection, after, MOST, org)):
@@ -107,7 +107,7 @@ class Relay:
             by_pool: dict[PoolId, list[Envelope]] = defaultdict(list)
             for envelope in envelopes:
                 by_pool[envelope.pool].append(envelope)
-            for pool in sorted((self.pools.keys() - away) & by_pool.keys()):  # or it is for others
+            for pool in sorted((self.pools.keys() - away) & by_pool.keys()):  # of this process
                 with _alone(pool, away):
                     self._to_pool(pool, by_pool[pool], done)
 
@@ -121,7 +121,7 @@ class Relay:
         done.acknowledged += len(handled)
 
     def from_pool(self, pool: PoolId, done: Round) -> None:
-        """Deliver what a pool has for orgs."""
+        """Deliver the messages of a pool to orgs."""
         for envelopes in self._pages(lambda after: from_pool(self._connection, pool, after, MOST)):
             done.look_at(envelopes, self._clock(self._connection))
             done.sent += len(envelopes)
@@ -133,7 +133,7 @@ class Relay:
             done.acknowledged += len(handled)
 
     def _pages(self, read: Callable[[Envelope | None], list[Envelope]]) -> Iterator[list[Envelope]]:
-        """All that is waiting, some at a time; what cannot be delivered holds up nothing else."""
+        """All waiting messages, page by page; undeliverable ones do not delay others."""
         after: Envelope | None = None
         while envelopes := read(after):
             yield envelopes
@@ -145,10 +145,10 @@ class Relay:
 def _handled(
     receive: Callable[[Sequence[Envelope]], list[Envelope]], envelopes: Sequence[Envelope]
 ) -> list[Envelope]:
-    """What a receiver has handled; what contradicts what it knows holds up its own job only."""
+    """The messages that a receiver has handled; a bad message delays only its own job."""
     try:
         return receive(envelopes)
-    except (Fault, psycopg.OperationalError, psycopg.InterfaceError):  # of the world, of no message
+    except (Fault, psycopg.OperationalError, psycopg.InterfaceError):  # not caused by a message
         raise
     except Exception:
         jobs = list(by_job(envelopes).values())
@@ -160,7 +160,7 @@ def _handled(
 
 @contextmanager
 def _alone(pool: PoolId, away: set[PoolId]) -> Iterator[None]:
-    """Let the post of other pools go on if this one cannot be reached; it is among those then."""
+    """Continue with other pools if this one cannot be reached, and add it to `away`."""
     try:
         yield
     except Fault as fault:

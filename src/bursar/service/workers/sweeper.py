@@ -4,11 +4,11 @@ No rule depends on it: due events are written before the next command anyway, an
 them (L3). The sweeper makes the first command after a long silence cheap, and keeps events,
 webhooks and top lists current. So it may run late, twice at once, or not at all.
 
-A pass walks over all orgs in order of their ids and looks at those whose number is not the one it
-saw last, or whose next instant (`sweeps.due_at`) has come. What is due is found at the ends of the
-orders' indexes, and written by the command `Lapse`, which catches up like any command. Its key is
-made of the org's number and of the last instant that was due: two sweepers ask for the same, and
-one of them gets the other's answer.
+A pass walks over all orgs in order of their ids and processes those whose number of events has
+changed since, or whose next due instant (`sweeps.due_at`) has come. What is due is read from the
+ends of indexes, and written by the command `Lapse`, which catches up like any command. Its key is
+made of the org's number and the last due instant: two sweepers send the same command with the same
+key, so it takes effect once.
 """
 
 import logging
@@ -50,31 +50,31 @@ RunCommands = Callable[
 
 
 def run_through(ledger: Ledger) -> RunCommands:
-    """Let a ledger decide the sweeper's commands; an org that cannot is told in the log."""
+    """A function that runs the sweeper's commands in a ledger; errors are logged."""
 
     def run_commands(commands: Sequence[CommandRequest]) -> None:
         waiting = [(ask.org, ledger.submit(ask.org, ask.key, ask.command)) for ask in commands]
         for org, answer in waiting:
             if (error := answer.exception()) is not None:
-                _log.warning("org %s could not be swept: %s", org, error)
+                _log.warning("org %s: writing due events failed: %s", org, error)
 
     return run_commands
 
 
 @dataclass(slots=True)
 class SweepResult:
-    """What a pass has done."""
+    """The result of a pass."""
 
     at: Instant  # when it began: what was recorded before is in it
     orgs: int = 0  # that were looked at
     commands: int = 0  # commands for what was due
     behind: int = 0  # orgs that could not be finished
     snapshots: int = 0
-    finished: bool = False  # whether all orgs were come to
+    finished: bool = False  # whether the pass reached the last org
 
 
 class Sweeper:
-    """Passes over all orgs, on a connection of its own."""
+    """Passes over all orgs, on a connection."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Sweeper:
         self._clock = clock
 
     def sweep(self, may_continue: Callable[[], bool] = lambda: True) -> SweepResult:
-        """One pass over all orgs; `goes_on` is asked between pages."""
+        """One pass over all orgs; `may_continue` is called between pages."""
         done = SweepResult(at=self._clock(self._connection))
         after = ""
         while may_continue():
@@ -102,7 +102,7 @@ class Sweeper:
         return done
 
     def sweep_orgs(self, orgs: Sequence[OrgId], done: SweepResult | None = None) -> SweepResult:
-        """Write what is due in these orgs, and bring what is summed up to date."""
+        """Write what is due in these orgs, and update their summaries and snapshots."""
         done = done or SweepResult(at=self._clock(self._connection))
         done.orgs += len(orgs)
         self._write_due(orgs, done)
@@ -110,7 +110,7 @@ class Sweeper:
             now = self._clock(self._connection)
             done.behind += refresh(self._connection, sorted(orgs), now)
         except (errors.SerializationFailure, errors.DeadlockDetected):
-            done.behind += len(orgs)  # another sweeper is at them, and has written what we would
+            done.behind += len(orgs)  # another sweeper has written the same
         self._add_snapshots(orgs, done)
         return done
 
@@ -138,10 +138,10 @@ class Sweeper:
 
 
 class SweepWorker(LeasedWorker):
-    """Sweeps again and again, while no other process does.
+    """Sweeps at intervals, while this process holds the lease.
 
-    `connect` should leave statements their time (`UNHURRIED`). Nothing is swept while the
-    database's clock cannot be believed (D5).
+    `connect` should use `SWEEP_TIMEOUTS`. Nothing is swept while the database's clock is wrong
+    (D5).
     """
 
     def __init__(

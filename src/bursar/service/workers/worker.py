@@ -1,13 +1,8 @@
-"""Background work: a thread that takes turns, at once when it is woken and otherwise at each poll.
+"""Background work: a thread that takes turns, at wake-ups and at polls.
 
 `Worker` runs any task. `DatabaseWorker` gives the task a connection, and can hold a lease so that
 only one process at a time does the work. An error ends the session (the connection is closed); the
 next turn opens another. So a task needs no loop, no reconnects and no error handling of its own.
-
-    with DatabaseWorker("sweeper", connect, prepare, interval_s=5.0):
-        ...
-
-A wake-up is a hint and may be lost with the turn that fails; the next poll finds what was missed.
 """
 
 import logging
@@ -105,7 +100,7 @@ class Worker:
 
     @property
     def is_resting(self) -> bool:
-        """Whether the worker has no thread: not started yet, or at rest until the next wake-up."""
+        """Whether the worker has no thread: not started, or at rest until the next wake-up."""
         return self._thread is None
 
     def start(self) -> None:
@@ -203,7 +198,7 @@ class Worker:
         return not self._is_stopping
 
     def _end_thread(self) -> bool:
-        """Let the thread end, unless a wake-up has come meanwhile."""
+        """End the thread, unless a wake-up has arrived meanwhile."""
         with self._door:
             if self._is_awake:
                 return False
@@ -212,7 +207,7 @@ class Worker:
 
     def _report(self, error: Exception) -> None:
         if self._is_stopping:
-            _log.info("%s stopped on an error: %s", self.name, error)
+            _log.info("%s stopped with an error: %s", self.name, error)
         elif isinstance(error, (psycopg.Error, Fault)):
             _log.warning("%s failed, next try in %g s: %s", self.name, self._retry_s, error)
         else:
@@ -222,8 +217,8 @@ class Worker:
 class WorkerLease(NamedTuple):
     """Lets one process at a time do some work (`store.worker_leases`).
 
-    A process that is killed is replaced once its term has passed. A slow process that works beside
-    its successor does no harm: the work must bear to be done twice.
+    A process that is killed is replaced after its term. A slow process may still work beside its
+    successor, so the work must be safe to do twice.
     """
 
     worker: str
@@ -319,7 +314,7 @@ Walk = Callable[[Callable[[], bool]], object]  # does all there is to do, while 
 
 
 class LeasedWorker(DatabaseWorker):
-    """Walks over all orgs or jobs at each poll, while no other process does."""
+    """Walks over all orgs or jobs at each poll, while this process holds the lease."""
 
     def __init__(
         self,
