@@ -1,6 +1,7 @@
 """Every operation once, over HTTP, as a caller meets it: what is sent, and what comes back."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -299,6 +300,46 @@ def test_org_without_prices_pays_the_deployments_prices(
     ]
     assert everybodys in tenant.operator.get("/prices").json()["items"]
     assert own not in tenant.operator.get("/prices").json()["items"]
+
+
+def test_scheduled_price_keeps_the_rates_that_change_before_it_takes_effect(
+    tenant: Tenant,
+) -> None:
+    """A version that keeps other rates keeps those in force when it takes effect (B1)."""
+
+    def set_price(effective_at: str | None = None, **rates: int) -> Any:
+        return tenant.caller.made(
+            "/prices",
+            {
+                "rates": [
+                    {"gpu_type": name, "micros_per_gpu_hour": rate} for name, rate in rates.items()
+                ],
+                "keep_others": True,
+                "effective_at": effective_at,
+            },
+        )
+
+    def list_rates() -> dict[str, dict[str, int]]:
+        return {version["id"]: _rates(version) for version in listed()}
+
+    def listed() -> list[Any]:
+        items = tenant.caller.get("/prices").json()["items"]
+        return [version for version in items if version["org_id"] == tenant.id]
+
+    first = set_price(A100=1, H100=1)
+    scheduled = set_price("2200-01-01T00:00:00Z", A100=2)
+    assert {"A100": 2, "H100": 1} == _rates(scheduled)
+    today = set_price(H100=5)
+
+    assert {
+        first["id"]: {"A100": 1, "H100": 1},
+        today["id"]: {"A100": 1, "H100": 5},
+        scheduled["id"]: {"A100": 2, "H100": 5},
+    } == list_rates()
+
+
+def _rates(version: Any) -> dict[str, int]:
+    return {rate["gpu_type"]: rate["micros_per_gpu_hour"] for rate in version["rates"]}
 
 
 def test_only_operators_set_the_deployments_prices(tenant: Tenant) -> None:

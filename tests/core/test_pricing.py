@@ -316,19 +316,59 @@ def test_a_shared_result_costs_a_part_of_its_run(ppm: int) -> None:
 
 
 def test_version_keeps_the_rates_that_it_does_not_name() -> None:
-    """Only if it is asked to, and of the version before it (B1)."""
+    """Only if it says so, and of the version before it (B1)."""
     before = PriceVersion(
         id=PriceVersionId("a"),
         effective_at=0,
         rates=(rate(5, "H100"), rate(3, "A100"), rate(2, "A100", region="eu")),
         cache_hit_ppm=7,
     )
-    after = PriceVersion(id=PriceVersionId("b"), effective_at=1, rates=(rate(4, "A100"),))
+    whole = PriceVersion(id=PriceVersionId("b"), effective_at=1, rates=(rate(4, "A100"),))
+    after = replace(whole, keeps_others=True)
 
-    assert after == after.keep_others(None)
+    assert whole == whole.after(before)
     assert replace(
         after,
         rates=(rate(5, "H100"), rate(4, "A100"), rate(2, "A100", region="eu")),
         cache_hit_ppm=7,
-    ) == after.keep_others(before)
-    assert 0 == replace(after, cache_hit_ppm=0).keep_others(before).cache_hit_ppm
+    ) == after.after(before)
+    assert 0 == replace(after, cache_hit_ppm=0).after(before).cache_hit_ppm
+
+
+def keeping(name: str, effective_at: Instant, *rates: Rate) -> PriceVersion:
+    """A version that keeps what it does not name."""
+    return replace(version(name, effective_at, *rates), keeps_others=True)
+
+
+def test_each_version_is_in_full_what_the_versions_up_to_it_name() -> None:
+    """In the order in which they take effect, whatever the order in which they were added (B1)."""
+    versions = (
+        keeping("a", 0, rate(1, "A100")),
+        keeping("b", 10, rate(2, "H100")),
+        version("c", 20, rate(3, "A100"), rate(3, "H100")),
+        keeping("d", 30, rate(4, "A100")),
+        keeping("e", 30, rate(5, "L4")),
+        keeping("f", 40, rate(6, "A100")),
+    )
+    expected = [
+        {"A100": 1},
+        {"A100": 1, "H100": 2},
+        {"A100": 3, "H100": 3},
+        {"A100": 4, "H100": 3},
+        {"A100": 4, "H100": 3, "L4": 5},
+        {"A100": 6, "H100": 3, "L4": 5},
+    ]
+    for order in ((0, 1, 2, 3, 4, 5), (5, 3, 4, 2, 1, 0), (2, 5, 0, 3, 1, 4)):
+        book = PriceBook()
+        for place in order:
+            book = book.with_version(versions[place])
+            book.in_force(NEVER)
+
+        actual = [
+            {rate.gpu_type: rate.micros_per_gpu_hour for rate in version.rates}
+            for version in book.in_full()
+        ]
+        assert expected == actual
+        in_force = [book.in_force(at) for at in (0, 10, 20, 30, 40)]
+        assert in_force == [book.in_full()[place] for place in (0, 1, 2, 4, 5)]
+        assert tuple(versions) == book.versions

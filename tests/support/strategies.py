@@ -683,10 +683,11 @@ class Author:
         ids = [version.id for version in self.model.overrides]
         version = PriceVersion(
             id=PriceVersionId(self.fresh("v", ids)),
-            effective_at=self.later() if self.chance(40) else self.now,
+            effective_at=self.later() if self.chance(40) else self.now - self.one((0, 0, 0, 1)),
             rates=self.rates(),
+            keeps_others=self.chance(50),
         )
-        return SetPrice(version=version, from_now=self.chance(30), keep_others=self.chance(50))
+        return SetPrice(version=version, from_now=self.chance(30))
 
     def set_setting(self) -> Command:
         """Something new, changed or dropped; `before` counts in the model's way."""

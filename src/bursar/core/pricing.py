@@ -1,8 +1,10 @@
 """Prices of GPU-hours: versioned price books, and the rate that applies (B1).
 
 The deployment has one book; an org can have another one that overrides it. A book is a list of
-versions, each in force from its `effective_at` until the next version is. A rate may leave region,
-tier or priority class open. If several rates match, the most specific one applies.
+versions, each in force from its `effective_at` until the next version is. A version that keeps
+others names only what it changes: its other rates are those of the version before it, also if that
+one is added later. A rate may leave region, tier or priority class open. If several rates match,
+the most specific one applies.
 """
 
 from bisect import bisect_right
@@ -77,12 +79,13 @@ class _Indexed(Derived):
 
 @value
 class PriceVersion(_Indexed):
-    """Rates that come into force together. A version never changes; a later one replaces it."""
+    """Rates that come into force together, as they were set. A later version replaces them."""
 
     id: PriceVersionId
     effective_at: Instant
     rates: tuple[Rate, ...]
     cache_hit_ppm: int | None = None  # of what a run has cost, for its result to another job (S13)
+    keeps_others: bool = False  # what it does not name is as in the version before it
 
     def __post_init__(self) -> None:
         check_text("id", self.id)
@@ -100,22 +103,30 @@ class PriceVersion(_Indexed):
         """The rate that sets exactly the fields of `key`; None if there is none."""
         return self._by_key.get(key)
 
-    def keep_others(self, before: "PriceVersion | None") -> "PriceVersion":
-        """This version plus the rates of an earlier one that it does not contain."""
-        if before is None:
+    def after(self, before: "PriceVersion") -> "PriceVersion":
+        """This version in full: with what it keeps of `before`, which is in full too."""
+        if not self.keeps_others:
             return self
         rates = {rate.key: rate for rate in (*before.rates, *self.rates)}
         hit_ppm = before.cache_hit_ppm if self.cache_hit_ppm is None else self.cache_hit_ppm
         return replace(self, rates=tuple(rates.values()), cache_hit_ppm=hit_ppm)
 
 
+class _Resolved(Derived):
+    """Caches its versions in full, by place."""
+
+    __slots__ = ("_in_full",)
+    _in_full: dict[int, PriceVersion]
+
+
 @value
-class PriceBook:
+class PriceBook(_Resolved):
     """Price versions, ordered by the instant from which they are in force, then by arrival."""
 
     versions: tuple[PriceVersion, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_in_full", {})
         if any(
             earlier.effective_at > later.effective_at for earlier, later in pairwise(self.versions)
         ):
@@ -129,12 +140,26 @@ class PriceBook:
         return PriceBook(versions=(*self.versions[:place], version, *self.versions[place:]))
 
     def in_force(self, at: Instant) -> PriceVersion | None:
-        """The version with the latest `effective_at` up to `at`; of several, the last added."""
+        """The version with the latest `effective_at` up to `at`, in full; of several, the last
+        added."""
         place = bisect_right(self.versions, at, key=_effective_at)
-        return self.versions[place - 1] if place else None
+        return self._resolve(place - 1) if place else None
+
+    def in_full(self) -> tuple[PriceVersion, ...]:
+        """All versions, each with the rates that it keeps of the one before it."""
+        return tuple(self._resolve(place) for place in range(len(self.versions)))
+
+    def _resolve(self, place: int) -> PriceVersion:
+        start = place
+        while start and start not in self._in_full and self.versions[start].keeps_others:
+            start -= 1
+        full = self._in_full.get(start) or self.versions[start]
+        for later in range(start + 1, place + 1):
+            full = self._in_full[later] = self.versions[later].after(full)
+        return full
 
     def version(self, id: PriceVersionId) -> PriceVersion | None:
-        """The version with that id, in force or not."""
+        """The version with that id as it was set, in force or not."""
         return next((version for version in self.versions if version.id == id), None)
 
 

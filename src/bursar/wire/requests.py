@@ -471,8 +471,9 @@ class PriceRequest(WireModel):
     keep_others: Annotated[
         bool,
         Field(
-            description="Keep the rates in force that `rates` does not name. Otherwise the version"
-            " has no other rates."
+            description="Keep the rates that `rates` does not name: those of the version before"
+            " this one, also if they change until it takes effect. Otherwise the version has no"
+            " other rates."
         ),
     ] = False
     id: Id | None = None
@@ -495,9 +496,9 @@ class PriceRequest(WireModel):
                 effective_at=self.effective_at or 0,
                 rates=rates,
                 cache_hit_ppm=self.cache_hit_ppm,
+                keeps_others=self.keep_others,
             ),
             from_now=self.effective_at is None,
-            keep_others=self.keep_others,
         )
 
 

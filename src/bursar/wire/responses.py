@@ -558,16 +558,18 @@ class PriceVersion(WireModel):
     org_id: str | None  # whose price book it is in; None if it is the deployment's
     effective_at: Time
     cache_hit_ppm: int | None  # of what a run has cost: what its result costs another job
+    keep_others: bool
     rates: list[dict[str, Any]]
 
     @classmethod
     def from_core(cls, org: str | None, version: Any) -> Self:
-        """Build the response from the core's price version."""
+        """Build the response from the core's price version in full."""
         return cls.model_construct(
             id=version.id,
             org_id=org,
             effective_at=version.effective_at,
             cache_hit_ppm=version.cache_hit_ppm,
+            keep_others=version.keeps_others,
             rates=[
                 {
                     "gpu_type": rate.gpu_type,

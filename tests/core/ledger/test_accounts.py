@@ -215,7 +215,8 @@ def test_a_price_may_be_in_force_from_when_it_is_set() -> None:
     org.does(SetPrice(version=soon, from_now=False))
     org.reserve("after", run_ms=1_000, context=gpus("h100"))
 
-    assert (PriceSet(at=minutes(5), version=replace(mine, effective_at=minutes(5))),) == events
+    now = replace(mine, effective_at=minutes(5))
+    assert (PriceSet(at=minutes(5), version=now),) == events
     assert soon == org.journal.books.header.prices.version(PriceVersionId("soon"))
     assert (1_000, 2_000) == (org.hold("before").open, org.hold("after").open)
     again = SetPrice(version=mine, from_now=True)
@@ -224,16 +225,61 @@ def test_a_price_may_be_in_force_from_when_it_is_set() -> None:
 
 
 def test_a_price_change_keeps_the_rates_that_it_does_not_name() -> None:
-    """If it is asked to; those in force when the new version takes effect (B1)."""
+    """If it is asked to; the event has them all, for those who read no other (B1)."""
     org = Org()
     org.price(prices("old", a100=1, h100=3))
-    org.does(SetPrice(version=prices("new", hours(1), a100=2), keep_others=True))
+    new = replace(prices("new", hours(1), a100=2), keeps_others=True)
 
-    new = prices("new", hours(1), a100=2, h100=3)
-    stored = org.journal.books.header.prices.version(PriceVersionId("new"))
-    assert stored is not None
-    assert {rate.key: rate for rate in new.rates} == {rate.key: rate for rate in stored.rates}
+    [event] = org.does(SetPrice(version=new))
+
+    assert isinstance(event, PriceSet)
+    assert new == event.version
+    assert replace(prices("new", hours(1), a100=2, h100=3), keeps_others=True) == event.in_full
     org.rebuilds()
+
+
+def test_a_price_set_today_stays_after_a_version_that_was_scheduled_before() -> None:
+    """A scheduled version names what it changes; all else is as it is by then (B1)."""
+    org = Org(prices("list", l4=9 * PER_MS))
+    org.issue("g", 10**6)
+    org.price(prices("first", a100=PER_MS, h100=PER_MS))
+    org.does(
+        SetPrice(version=replace(prices("later", hours(9), a100=2 * PER_MS), keeps_others=True))
+    )
+    org.does(
+        SetPrice(
+            version=replace(prices("today", h100=5 * PER_MS), keeps_others=True), from_now=True
+        )
+    )
+
+    def held(kind: str, name: str) -> tuple[int, str]:
+        org.reserve(name, run_ms=1, context=gpus(kind))
+        return org.hold(name).open, org.hold(name).terms.price_versions[0]
+
+    assert [(1, "today"), (5, "today"), (9, "list")] == [
+        held(kind, f"{kind} now") for kind in ("a100", "h100", "l4")
+    ]
+    org.later(hours=9)
+    assert [(2, "later"), (5, "later"), (9, "list")] == [
+        held(kind, f"{kind} later") for kind in ("a100", "h100", "l4")
+    ]
+    org.rebuilds()
+
+
+def test_a_price_before_the_one_in_force_is_refused() -> None:
+    """A version that has been in force stays as it was shown, whatever it keeps (B1)."""
+    org = Org()
+    org.later(hours=2)
+    org.price(prices("first", hours(1), h100=PER_MS))
+    org.does(SetPrice(version=replace(prices("second", hours(2), a100=1), keeps_others=True)))
+    org.price(prices("third", hours(9), a100=1))
+
+    for keeps in (False, True):
+        early = replace(prices("early", hours(2) - 1, h100=9), keeps_others=keeps)
+        figures = {"effective_at": hours(2) - 1, "earliest": hours(2)}
+        assert Refusal(Code.TIME_INVALID, figures) == org.refuses(SetPrice(version=early))
+    org.price(prices("same", hours(2), h100=9))
+    org.price(prices("between", hours(5), h100=9))
 
 
 def test_the_machines_own_zone_is_not_a_zone() -> None:

@@ -14,13 +14,16 @@ class PriceRules(ModelState):
     """Looks up prices."""
 
     def _in_force(self, versions: list[PriceVersion], at: Instant) -> PriceVersion | None:
-        latest = None
-        for version in versions:  # in order of arrival
-            if version.effective_at <= at and (
-                latest is None or version.effective_at >= latest.effective_at
-            ):
-                latest = version
-        return latest
+        """The version in force, with all that it keeps of those before it."""
+        full = None
+        for version in sorted(versions, key=lambda it: it.effective_at):  # then by arrival
+            if version.effective_at > at:
+                continue
+            rates = {rate.key: rate for rate in version.rates}
+            if version.keeps_others and full is not None:
+                rates = {rate.key: rate for rate in full.rates} | rates
+            full = replace(version, rates=tuple(rates.values()))
+        return full
 
     def _rate(self, gpu_type: str, context: Context, at: Instant) -> int | None:
         """The price of a type; a tier is the customer's, whatever the context says of it."""
@@ -57,10 +60,7 @@ class PriceRules(ModelState):
         if any(version.id == ask.version.id for version in self.overrides):
             return Code.ALREADY_EXISTS
         at = self.now if ask.from_now else ask.version.effective_at
-        rates = list(ask.version.rates)
-        before = self._in_force(self.overrides, at) if ask.keep_others else None
-        if before is not None:
-            named = {rate.key for rate in rates}
-            rates += [rate for rate in before.rates if rate.key not in named]
-        self.overrides.append(replace(ask.version, effective_at=at, rates=tuple(rates)))
+        if any(at < version.effective_at <= self.now for version in self.overrides):
+            return Code.TIME_INVALID
+        self.overrides.append(replace(ask.version, effective_at=at))
         return None

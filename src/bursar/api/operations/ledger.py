@@ -101,6 +101,12 @@ def _render_revocation(org: str, command: Any, happened: Happened) -> WireModel:
     )
 
 
+def _render_price(org: str, command: Any, happened: Happened) -> WireModel:
+    event = require_event(events.PriceSet, happened)
+    owner = None if org == DEPLOYMENT else org
+    return responses.PriceVersion.from_core(owner, event.in_full or event.version)
+
+
 _add(
     name="holds.create",
     path="/v1/holds",
@@ -595,9 +601,7 @@ _add(
     spec=CommandSpec(
         subjects=((PRICE_BOOK, "org_id"),),
         build=lambda it: it.body.to_command(it.ids),
-        render=lambda org, _, happened: responses.PriceVersion.from_core(
-            None if org == DEPLOYMENT else org, require_event(events.PriceSet, happened).version
-        ),
+        render=_render_price,
     ),
 )
 

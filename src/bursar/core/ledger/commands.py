@@ -566,7 +566,6 @@ class SetPrice:
 
     version: PriceVersion
     from_now: bool = False  # whatever the version says, it is in force from when it is set
-    keep_others: bool = False  # also the rates in force that the version does not name
 
 
 @value

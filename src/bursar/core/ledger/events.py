@@ -125,6 +125,7 @@ class PriceSet(Event):
     """A version was added to the org's own prices."""
 
     version: PriceVersion
+    in_full: PriceVersion | None = None  # if it keeps others: with their rates, as of now
 
 
 @value

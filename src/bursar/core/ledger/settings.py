@@ -86,9 +86,15 @@ def set_price(draft: Draft, ask: SetPrice) -> Refusal | None:
     if any(book.version(ask.version.id) is not None for book in books):
         return Refusal(Code.ALREADY_EXISTS, {"version": ask.version.id})
     version = replace(ask.version, effective_at=draft.now) if ask.from_now else ask.version
-    if ask.keep_others:
-        version = version.keep_others(draft.books.header.prices.in_force(version.effective_at))
-    draft.record(PriceSet(at=draft.now, version=version))
+    own = draft.books.header.prices
+    in_force = own.in_force(draft.now)
+    if in_force is not None and version.effective_at < in_force.effective_at:
+        # It would change what a version that has been in force keeps of the one before it.
+        figures = {"effective_at": version.effective_at, "earliest": in_force.effective_at}
+        return Refusal(Code.TIME_INVALID, figures)
+    before = own.in_force(version.effective_at) if version.keeps_others else None
+    in_full = None if before is None else version.after(before)
+    draft.record(PriceSet(at=draft.now, version=version, in_full=in_full))
     return None
 
 

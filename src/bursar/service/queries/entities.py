@@ -126,8 +126,8 @@ class Entities:
         """
         with self._connection.transaction():
             books, number, now = self._enter(org)
-            own = () if org == DEPLOYMENT else books.header.prices.versions
-            deployment = prices_now(self._connection, PriceBook()).versions
+            own = () if org == DEPLOYMENT else books.header.prices.in_full()
+            deployment = prices_now(self._connection, PriceBook()).in_full()
             both = [(None, version) for version in deployment] + [(org, version) for version in own]
             both.sort(
                 key=lambda entry: entry[1].effective_at
