@@ -93,7 +93,7 @@ def _enqueue(**given: object) -> Enqueue:
         "account": "team",
         "user": "ann",
         "shares": ("team", "org"),
-        "tier": None,
+        "tier": "paid",
         "rates": (("h100", 1),),
         "run_ms": 1,
         "hold_micros": 1,

@@ -42,7 +42,7 @@ def asking(milli: int, user: str = "u", *, quotas: tuple[str, ...] = ("q",)) -> 
     shape = Shape(types=(H100, A100), gpus=0 if part else whole, milli=part)
     return Enqueue(
         account=AccountId("team"), user=UserId(user), shares=(AccountId("team"), AccountId("root")),
-        tier=None, rates=(), run_ms=1, hold_micros=0, hold_until=NEVER, spec=JobSpec(shape=shape),
+        tier="paid", rates=(), run_ms=1, hold_micros=0, hold_until=NEVER, spec=JobSpec(shape=shape),
         quotas=quotas,
     )  # fmt: skip
 

@@ -49,7 +49,7 @@ class Stage:
     def asks(self, *types: str, jobs: int = 1, priority_class: int = 0) -> AdmissionResult:
         """A dry run of so many jobs."""
         spec = JobSpec(shape=Shape(types=types), priority_class=priority_class)
-        who = "acme", "key", "job", "root", "ann", "paid"
+        who = "acme", "key", "job", "root", "ann", None
         request = AdmissionRequest(*who, None, spec, run_ms=600_000, jobs=jobs, dry=True)
         return self._runner.run(self._admission.admit(request))
 
@@ -83,6 +83,7 @@ Staging = Callable[..., Stage]
 def stage(readers: ReadPool, monkeypatch: pytest.MonkeyPatch) -> Iterator[Staging]:
     """Makes a stage, at which nobody waits for long."""
     monkeypatch.setattr(admission, "WAIT_S", 0.05)
+    monkeypatch.setattr(admission, "tier_of", lambda *_: "paid")
     with asyncio.Runner() as runner:
         yield partial(Stage, readers, runner)
 

@@ -243,9 +243,9 @@ class Tenant:
 
 
 @contextmanager
-def new_tenant(operator: Caller, name: str = "Acme") -> Iterator[Tenant]:
+def new_tenant(operator: Caller, name: str = "Acme", tier: str | None = "paid") -> Iterator[Tenant]:
     """An org with nothing in it."""
-    org = operator.made("/orgs", {"name": name})
+    org = operator.made("/orgs", {"name": name, "tier": tier})
     ask = {"name": "all", "scopes": TENANT, "account_id": org["account_id"]}
     key = operator.made("/keys", ask)["key"]
     tenant = Tenant(org["id"], org["account_id"], operator, Caller(operator.url, key))

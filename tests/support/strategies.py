@@ -343,7 +343,6 @@ class Author:
             region="eu" if policy.regions else self.one(("eu", "us", None)),
             job_kind="train" if policy.job_kinds else self.one(("train", None)),
             priority_class="batch" if policy.priority_classes else self.one(("batch", None)),
-            tier=self.one((None, "free", "paid")),
             job=self.one((JobId("j"), None)),
         )
 

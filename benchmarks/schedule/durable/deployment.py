@@ -20,13 +20,13 @@ from bursar.core.dispatch.attempt_end import STOP_GRACE_MS
 from bursar.core.dispatch.state import Pool, PoolJob
 from bursar.core.ids import AccountId, GrantId, HoldId, JobId, PriceVersionId
 from bursar.core.instant import MILLISECOND
-from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Reserve
+from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Reserve, SetTier
 from bursar.core.ledger.values import Context, CreditKind
 from bursar.core.messages import JobSpec
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Refusal
 from bursar.core.scheduling.model.jobs import Job
-from bursar.core.scheduling.model.policy import PoolPolicy
+from bursar.core.scheduling.model.policy import PAID, PoolPolicy
 from bursar.core.scheduling.model.snapshot import PoolSnapshot
 from bursar.core.value import replace
 from bursar.service.database import Connection, Database, ScratchDatabase, scratch_database
@@ -229,9 +229,7 @@ class _SubmissionAnswer:
 def make_submission(job: Job) -> Submission:
     """Make the submission of a job, as the service does."""
     run_ms = job.run_max // MILLISECOND + STOP_GRACE_MS
-    context = Context(
-        gpu_types=job.shape.types, milli_gpus=job.shape.milli_gpus, job=job.id, tier=None
-    )
+    context = Context(gpu_types=job.shape.types, milli_gpus=job.shape.milli_gpus, job=job.id)
     return Submission(
         POOL,
         Reserve(
@@ -279,6 +277,7 @@ def deploy(server: Database, setup: LoadSetup) -> Iterator[Deployment]:
 def _make_commands(accounts: Iterable[str]) -> Iterator[Command]:
     yield AddAccount(account=ROOT, parent=None, name="org")
     yield AddUser(user=USER)
+    yield SetTier(tier=PAID.name)
     for name in accounts:
         yield AddAccount(account=AccountId(name), parent=ROOT, name=name)
     yield Issue(grant=GrantId("plenty"), account=ROOT, amount=GRANT_MICROS, kind=CreditKind.PAID)

@@ -213,9 +213,7 @@ class Service:
 
     def check_tier(self, tier: str) -> None:
         """Fail the call unless a tier has default budgets or the policy of some pool names it."""
-        pools = list(self.pools.handles.values()) if self.pools is not None else []
-        in_force = [pool.look(lambda state: state.policy) for pool in pools]
-        policies = [PoolPolicy(), *(known.policy for known in in_force if known is not None)]
+        policies = [PoolPolicy(), *(self.pools.policies() if self.pools is not None else ())]
         tiers = {*TIERS, *(known.name for policy in policies for known in policy.tiers)}
         if tier not in tiers:
             raise CallFailed(

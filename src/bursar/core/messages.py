@@ -12,7 +12,7 @@ from bursar.core.ids import AccountId, UserId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.money import AMOUNT_MAX, Micros
 from bursar.core.scheduling.model.jobs import CLASS_MAX, Shape
-from bursar.core.validation import check_int, check_optional_text, check_text, check_texts
+from bursar.core.validation import check_int, check_text, check_texts
 from bursar.core.value import value
 
 
@@ -85,7 +85,7 @@ class Enqueue:
     account: AccountId
     user: UserId
     shares: tuple[AccountId, ...]  # the account and all above it
-    tier: str | None
+    tier: str
     rates: tuple[tuple[str, Micros], ...]  # acceptable GPU type → micro-credits per GPU-hour
     run_ms: int  # maximum run and stop grace together, over all attempts
     hold_micros: Micros  # what is set aside for it
@@ -97,7 +97,7 @@ class Enqueue:
         check_text("account", self.account)
         check_text("user", self.user)
         check_texts("shares", self.shares)
-        check_optional_text("tier", self.tier)
+        check_text("tier", self.tier)
         check_texts("quotas", self.quotas)
         for gpu_type, rate in self.rates:
             check_text("gpu_type", gpu_type)

@@ -56,6 +56,7 @@ class Code(StrEnum):
     EXCEEDS_HOLD_AGE = "exceeds_hold_age"
     HOLD_TOO_LONG = "hold_too_long"
     BUDGET_DIFFERS = "budget_differs"
+    TIER_NOT_ALLOWED = "tier_not_allowed"
     PRICE_UNKNOWN = "price_unknown"
     TYPE_NOT_HELD = "type_not_held"
     NOT_METERED = "not_metered"

@@ -88,7 +88,6 @@ class Context(WireModel):
     region: Text | None = None
     job_kind: Text | None = None
     priority_class: Text | None = None
-    tier: Text | None = None
     job_id: Text | None = None
 
     def to_core(self) -> core.Context:
@@ -99,7 +98,6 @@ class Context(WireModel):
             region=self.region,
             job_kind=self.job_kind,
             priority_class=self.priority_class,
-            tier=self.tier,
             job=None if self.job_id is None else JobId(self.job_id),
         )
 
@@ -112,7 +110,6 @@ class Context(WireModel):
             region=context.region,
             job_kind=context.job_kind,
             priority_class=context.priority_class,
-            tier=context.tier,
             job_id=context.job,
         )
 

@@ -127,7 +127,9 @@ class JobRequest(WireModel):
     gpus: GpuRequest
     max_run_seconds: Annotated[int, Field(ge=1, le=RUN_S_MAX)]
     likely_run_seconds: Annotated[int | None, Field(ge=0, le=RUN_S_MAX)] = None
-    tier: Annotated[Text | None, Field(description="Tier, if the org has none.")] = None
+    tier: Annotated[
+        Text | None, Field(description="The org's tier, or a lower one. Default: the org's.")
+    ] = None
     priority_class: Annotated[int, Field(ge=0, le=CLASS_MAX)] = 0
     preemptible: bool = True
     requeues_max: Annotated[int, Field(ge=0, le=1_000)] = REQUEUES
@@ -243,7 +245,6 @@ class JobRequest(WireModel):
             region=self.regions[0] if len(self.regions) == 1 else None,
             job_kind=self.job_kind,
             priority_class=str(self.priority_class) if self.priority_class else None,
-            tier=self.tier,
             job=JobId(job),
         )
 
@@ -290,7 +291,6 @@ def pricing_context(stored: Mapping[str, Any], gpu_types: tuple[str, ...]) -> co
         gpu_types=gpu_types,
         region=regions[0] if len(regions) == 1 else None,
         priority_class=str(priority_class) if priority_class else None,
-        tier=stored.get("tier"),
     )
 
 

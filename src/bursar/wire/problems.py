@@ -85,6 +85,12 @@ RULE_PROBLEMS: Final[Mapping[str, ProblemType]] = MappingProxyType(
             "The budget has another target or period",
             "The target and period of a budget never change. Delete it and create a new one.",
         ),
+        Code.TIER_NOT_ALLOWED: ProblemType(
+            403,
+            "The org may not use this tier",
+            "Leave `tier` out, or ask for one of the allowed tiers in the figures. An operator can"
+            " give the org another tier: POST /v1/tiers.",
+        ),
         Code.PRICE_UNKNOWN: ProblemType(
             422,
             "No price is set for these GPU types",

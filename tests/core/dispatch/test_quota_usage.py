@@ -137,6 +137,10 @@ def test_a_service_cannot_do_all_that_a_simulation_can() -> None:
     assert find_objection(PoolPolicy()) is None
     assert "only a simulation" in str(find_objection(PoolPolicy(preemption_grace=1)))
     tiers = (replace(PAID, floor_ppm=600_000), replace(FREE, floor_ppm=500_000))
+    reversed_tiers = DEFAULT_POLICY.tiers[::-1]
+    assert "free is the tier of orgs that have none" in str(
+        find_objection(PoolPolicy(tiers=reversed_tiers))
+    )
     assert "1100000 ppm" in str(find_objection(PoolPolicy(tiers=tiers)))
     shares = ((("paid", "acme"), Share(weight=2)), (("gold", "acme"), Share()))
     assert "no tier gold" in str(find_objection(PoolPolicy(shares=shares)))

@@ -57,7 +57,7 @@ RESERVE = Reserve(
     user=ANN,
     run_ms=60_000,
     ttl=10 * MINUTE,
-    context=Context(gpu_types=("H100",), milli_gpus=1_000, job=JOB, tier="paid"),
+    context=Context(gpu_types=("H100",), milli_gpus=1_000, job=JOB),
     for_job=True,
 )
 SUBMISSION = Submission(POOL, RESERVE, SPEC, 60_000)
@@ -114,7 +114,7 @@ def test_job_hold_and_message_come_together() -> None:
     assert {JOB} == org.jobs.keys()
     assert {
         (JOB, 1): Enqueue(
-            account=ROOT, user=ANN, shares=(ROOT,), tier="paid", rates=(("H100", PER_MS),),
+            account=ROOT, user=ANN, shares=(ROOT,), tier="free", rates=(("H100", PER_MS),),
             run_ms=60_000, hold_micros=60_000, spec=SPEC,
             hold_until=T0 + 10 * MINUTE,
         )

@@ -43,7 +43,7 @@ ENQUEUE = Enqueue(
     account=TEAM,
     user=ANN,
     shares=(TEAM, ROOT),
-    tier=None,
+    tier="free",
     rates=(("H100", PER_MS),),
     run_ms=RUN_MS,
     hold_micros=RUN_MS,
@@ -111,12 +111,46 @@ def test_a_job_whose_hold_is_to_grow_may_run_longer_than_its_hold_lasts() -> Non
     assert 10 * RUN_MS == trial.job().run_ms
 
 
-def test_the_tier_of_the_org_goes_before_that_of_the_request() -> None:
+def test_a_job_runs_in_the_tier_of_its_org() -> None:
     trial = JobTrial()
     trial.does(SetTier(tier="gold"))
     trial.submit()
 
     assert [replace(ENQUEUE, tier="gold")] == trial.sent()
+
+
+@pytest.mark.parametrize("array", [False, True])
+@pytest.mark.parametrize("org_tier", [None, "free", "paid"])
+def test_a_job_cannot_ask_for_a_tier_above_its_orgs(org_tier: str | None, array: bool) -> None:
+    """A tier gives the right to preempt jobs of others, so a tenant does not choose it (S4)."""
+    trial = JobTrial()
+    if org_tier is not None:
+        trial.does(SetTier(tier=org_tier))
+    hold = {"element_count": 3, "at_once": 2} if array else None
+    orders = (("enterprise", "paid", "free"),)
+    outcome = trial.submit(tier="enterprise", tier_orders=orders, hold=hold)
+
+    allowed = ("paid", "free") if org_tier == "paid" else ("free",)
+    figures = {"tier": "enterprise", "allowed": allowed}
+    assert Refusal(Code.TIER_NOT_ALLOWED, figures) == outcome
+    assert ({}, {}) == (trial.org.jobs, trial.org.outbox)
+
+
+def test_a_job_can_ask_for_a_lower_tier() -> None:
+    trial = JobTrial()
+    trial.does(SetTier(tier="enterprise"))
+    trial.submit(tier="free", tier_orders=(("enterprise", "paid", "free"),))
+
+    assert [ENQUEUE] == trial.sent()
+
+
+def test_the_elements_of_an_array_run_in_its_tier() -> None:
+    trial = JobTrial()
+    trial.does(SetTier(tier="enterprise"))
+    trial.submit_array(tier="paid", tier_orders=(("enterprise", "paid", "free"),))
+    trial.advance()
+
+    assert ["paid", "paid"] == [message.tier for message in trial.org.outbox.values()]  # type: ignore[union-attr]
 
 
 def test_a_pool_is_sent_only_the_types_that_there_are_credits_for() -> None:

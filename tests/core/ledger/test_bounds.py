@@ -305,7 +305,7 @@ def test_a_context_names_what_can_be_run() -> None:
         ({"gpu_types": ("",)}, "^gpu_types is 1 to 255"),
         *(
             ({field: ""}, f"^{field} is 1 to 255")
-            for field in ("region", "job_kind", "priority_class", "tier", "job")
+            for field in ("region", "job_kind", "priority_class", "job")
         ),
     ):
         with pytest.raises(ValueError, match=why):

@@ -14,9 +14,7 @@ from bursar.core.refusal import Code, Refusal
 from tests.support import commands as ask
 from tests.support.builders import PER_MS, Org, Parts, gpus, hours, moves, prices
 
-NAMED = Context(
-    gpu_types=("h100",), region="eu", job_kind="train", priority_class="batch", tier="gold"
-)
+NAMED = Context(gpu_types=("h100",), region="eu", job_kind="train", priority_class="batch")
 CASES = {
     "gpu types": (GrantPolicy(gpu_types=frozenset({"h100", "a100"})), Context(gpu_types=("l4",))),
     "regions": (GrantPolicy(regions=frozenset({"eu"})), Context(region="us")),

@@ -380,15 +380,16 @@ def test_prices_look_at_region_tier_and_class() -> None:
     contexts = {
         "any": gpus("h100"),
         "eu": gpus("h100", region="eu"),
-        "gold": gpus("h100", tier="gold"),
         "batch": gpus("h100", priority_class="batch"),
     }
     held = []
     for name, context in contexts.items():
         org.reserve(name, run_ms=100, context=context)
         held.append(org.hold(name).open)
+    org.does(SetTier(tier="gold"))
+    org.reserve("gold", run_ms=100, context=gpus("h100"))
 
-    assert [900, 300, 400, 500] == held
+    assert [900, 300, 500, 400] == [*held, org.hold("gold").open]
 
 
 def test_an_orgs_own_price_goes_before_the_deployments() -> None:
@@ -1011,16 +1012,24 @@ def test_the_first_applicable_refusal_of_an_extension_is_answered(setup: Setup, 
 
 
 def test_the_price_of_a_tier_is_for_orgs_of_that_tier() -> None:
-    """Whatever a request says of itself (B1)."""
-    dear = Rate(gpu_type="h100", micros_per_gpu_hour=9 * PER_MS)
-    cheap = Rate(gpu_type="h100", tier="enterprise", micros_per_gpu_hour=PER_MS)
-    org = Org(PriceVersion(id=PriceVersionId("v1"), effective_at=0, rates=(dear, cheap)))
-    org.issue("g1", 100)
-    org.does(SetTier(tier="paid"))
+    """An org without a tier is of the lowest (B1)."""
+    rates = {None: 9, "enterprise": 1, "free": 8}
+    version = PriceVersion(
+        id=PriceVersionId("v1"),
+        effective_at=0,
+        rates=tuple(
+            Rate(gpu_type="h100", tier=tier, micros_per_gpu_hour=rate * PER_MS)
+            for tier, rate in rates.items()
+        ),
+    )
+    org = Org(version)
+    org.issue("g1", 1_000)
 
-    org.reserve("h1", run_ms=10, context=gpus("h100", tier="enterprise"))
+    held = []
+    for tier in (None, "paid", "enterprise"):
+        if tier is not None:
+            org.does(SetTier(tier=tier))
+        org.reserve(f"of {tier}", run_ms=10, context=gpus("h100"))
+        held.append(org.hold(f"of {tier}").open)
 
-    assert 90 == org.hold("h1").open
-    org.does(SetTier(tier="enterprise"))
-    org.reserve("h2", run_ms=10, context=gpus("h100"))
-    assert 10 == org.hold("h2").open
+    assert [80, 90, 10] == held

@@ -26,8 +26,8 @@ class PriceRules(ModelState):
         return full
 
     def _rate(self, gpu_type: str, context: Context, at: Instant) -> int | None:
-        """The price of a type; a tier is the customer's, whatever the context says of it."""
-        tier = context.tier if self.tier is None else self.tier
+        """The price of a type; a tier is the customer's, and `free` without one."""
+        tier = "free" if self.tier is None else self.tier
         for versions in (self.overrides, self.deployment):
             version = self._in_force(versions, at)
             matching = []

@@ -107,6 +107,7 @@ _FIELD_NAMES: Final = {
         "quota_exceeded",
         "max_cost_exceeded",
         "price_unknown",
+        "tier_not_allowed",
         "no_pool",
         "never_fits",
         "exceeds_ceiling",
@@ -160,6 +161,8 @@ async def submit_job(call: Call, body: wire.JobRequest) -> Response:
         await service.read(lambda reader: quotas_of(reader, org, reserve.account, reserve.user)),
         routes=admission.options,
         sharing=_sharing(body),
+        tier=body.tier,
+        tier_orders=admission.tier_orders,
     )
     answer = await submit(
         service, submission_request(org, key, submission, ids.generated_fields, caller.id)

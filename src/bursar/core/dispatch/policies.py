@@ -5,6 +5,7 @@ from typing import Final
 from bursar.core.dispatch.attempt_end import STOP_GRACE
 from bursar.core.scheduling.model.policy import WHOLE_PPM, PoolPolicy
 from bursar.core.scheduling.model.policy_file import format_span
+from bursar.core.tiers import DEFAULT_TIER
 
 DEFAULT_POLICY: Final = PoolPolicy()
 
@@ -20,6 +21,8 @@ def find_objection(policy: PoolPolicy) -> str | None:
     floors = sum(tier.floor_ppm for tier in policy.tiers)
     if floors > WHOLE_PPM:
         return f"tiers: floors add up to {floors} ppm; the maximum is {WHOLE_PPM}"
+    if any(tier.name == DEFAULT_TIER for tier in policy.tiers[:-1]):
+        return f"tiers: {DEFAULT_TIER} is the tier of orgs that have none, so it comes last"
     tiers = {tier.name for tier in policy.tiers}
     for path, _ in policy.shares:
         if path[0] not in tiers:

@@ -16,7 +16,6 @@ from bursar.core.scheduling.model.nodes import MILLI
 from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.core.scheduling.model.usage import UsageDecay
 
-DEFAULT_TIER: Final = "paid"  # the tier of jobs that name none
 DEFAULT_POLICY: Final = PoolPolicy()
 
 
@@ -26,7 +25,7 @@ def share_path(queued: PoolJob) -> Path:
     The user has a prefix, because an account may have the same name.
     """
     ask = queued.request
-    return ask.tier or DEFAULT_TIER, queued.org, *reversed(ask.shares), f"user {ask.user}"
+    return ask.tier, queued.org, *reversed(ask.shares), f"user {ask.user}"
 
 
 def record_usage(work: PoolTransaction, job: PoolJob, lease: Lease) -> None:

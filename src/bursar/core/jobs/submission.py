@@ -20,6 +20,7 @@ from bursar.core.ledger.events import HoldOpened
 from bursar.core.messages import Cause, Enqueue, HoldGrew, JobSpec
 from bursar.core.money import Micros
 from bursar.core.refusal import Code, Refusal
+from bursar.core.tiers import list_allowed_tiers, tier_of_job
 from bursar.core.value import replace
 
 
@@ -45,6 +46,8 @@ class Submission(NamedTuple):
     quotas: tuple[Quota, ...] = ()  # of its org
     routes: tuple[Option, ...] = ()  # if it names no pool: where it may go, the best first
     sharing: Sharing | None = None  # whether it shares results with identical jobs
+    tier: str | None = None  # that it asks for
+    tier_orders: tuple[tuple[str, ...], ...] = ()  # of the pools, if it asks for a tier
 
     @property
     def job(self) -> JobId:
@@ -76,8 +79,13 @@ class SubmitJob(JobEffect):
     submission: Submission
 
     def precheck(self, jobs: JobTransaction, books: Books, now: Instant) -> Refusal | None:
-        """Refuse if a quota is exceeded (B4), or no pool has a type the job can pay (M1)."""
+        """Refuse a tier above the org's (S4), an exceeded quota (B4), or a job that can pay for no
+        pool's GPU types (M1).
+        """
         submission = self.submission
+        refusal = refuse_tier(books.header.tier, submission.tier, submission.tier_orders)
+        if refusal is not None:
+            return refusal
         check = QuotaCheck(jobs, books, now)
         exceeded = check.first_exceeded(submission.quotas, submission.reserve, submission.spec)
         return exceeded or _unserved(submission, books, now)
@@ -95,7 +103,8 @@ class SubmitJob(JobEffect):
         )
         submission = _with_pool(self.submission, {kind for kind, _ in opened.terms.rates})
         reserve, job = submission.reserve, submission.job
-        message = _enqueue(opened, submission, books.path(reserve.account), books.header.tier)
+        tier = tier_of_job(books.header.tier, submission.tier)
+        message = _enqueue(opened, submission, books.path(reserve.account), tier)
         jobs.add(_row(submission, now))
         if (
             submission.routes and not reserve.element_count
@@ -110,6 +119,16 @@ class SubmitJob(JobEffect):
         else:
             jobs.send(job, message, now)
         return None
+
+
+def refuse_tier(
+    org_tier: str | None, asked_tier: str | None, orders: Sequence[Sequence[str]]
+) -> Refusal | None:
+    """A refusal if a job asks for a tier that its org may not use."""
+    allowed = list_allowed_tiers(org_tier, orders)
+    if asked_tier is None or asked_tier in allowed:
+        return None
+    return Refusal(Code.TIER_NOT_ALLOWED, {"tier": asked_tier, "allowed": allowed})
 
 
 def _row(submission: Submission, now: Instant) -> OrgJob:
@@ -173,7 +192,7 @@ def _with_pool(submission: Submission, funded: set[str]) -> Submission:
 
 
 def _enqueue(
-    opened: HoldOpened, submission: Submission, shares: tuple[AccountId, ...], tier: str | None
+    opened: HoldOpened, submission: Submission, shares: tuple[AccountId, ...], tier: str
 ) -> Enqueue:
     """The message to the pool, with what the ledger holds for the job."""
     terms = opened.terms
@@ -181,7 +200,7 @@ def _enqueue(
         account=terms.account,
         user=terms.user,
         shares=shares,
-        tier=terms.context.tier if tier is None else tier,
+        tier=tier,
         rates=terms.rates,
         run_ms=submission.run_ms_max,
         hold_micros=sum(posting.amount for posting in opened.postings),

@@ -37,6 +37,7 @@ from bursar.core.metering import Meter
 from bursar.core.money import AMOUNT_MAX, Micros, usage_price
 from bursar.core.pricing import Priced, PriceTerms, attempt_rate, price_of
 from bursar.core.refusal import Code, Refusal
+from bursar.core.tiers import tier_of_org
 from bursar.core.value import replace
 
 _CHANGING: Final = (Charge, ExtendHold, Redraw, Refund, Release, Settle)
@@ -148,10 +149,9 @@ def _too_long(
 def find_prices(books: Books, context: Context, at: Instant) -> dict[str, Priced]:
     """The known prices of a context's GPU types, in order of preference.
 
-    The tier is the org's; the tier of the context counts only if the org has none.
+    The tier is the org's, whichever tier a job runs in.
     """
-    own = books.header.tier
-    tier = context.tier if own is None else own
+    tier = tier_of_org(books.header.tier)
     terms = PriceTerms(region=context.region, tier=tier, priority_class=context.priority_class)
     prices = (
         (kind, price_of(books.deployment, books.header.prices, kind, terms, at))

@@ -169,7 +169,6 @@ class Context:
     region: str | None = None
     job_kind: str | None = None
     priority_class: str | None = None
-    tier: str | None = None
     job: JobId | None = None
 
     def __post_init__(self) -> None:
@@ -177,7 +176,7 @@ class Context:
         check_texts("gpu_types", self.gpu_types)
         if len(set(self.gpu_types)) < len(self.gpu_types):
             raise ValueError(f"a GPU type is named twice: {self.gpu_types}")
-        for name in ("region", "job_kind", "priority_class", "tier", "job"):
+        for name in ("region", "job_kind", "priority_class", "job"):
             check_optional_text(name, getattr(self, name))
 
 

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
-from bursar.core.dispatch.share_usage import DEFAULT_TIER
 from bursar.core.ids import JobId
 from bursar.core.instant import MILLISECOND, MINUTE, SECOND
 from bursar.core.messages import JobSpec
@@ -30,10 +29,11 @@ from bursar.core.scheduling.advice.routing import (
 from bursar.core.scheduling.explain.explanation import Explanation, Prediction, explain_new_job
 from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.model.policy import Tier
+from bursar.core.tiers import tier_of_job
 from bursar.core.value import replace
 from bursar.service.cache import Directory, LruCache
 from bursar.service.jobs.routing import WAIT_S, Router
-from bursar.service.jobs.submission import Option
+from bursar.service.jobs.submission import Option, refuse_tier
 from bursar.service.pools.host import Pools
 from bursar.service.pools.node_orders import scale_of
 from bursar.service.queries.balances import tier_of
@@ -54,7 +54,7 @@ class AdmissionRequest(NamedTuple):
     job: str
     account: str
     user: str
-    tier: str | None  # for an org that has no tier of its own
+    tier: str | None  # that the request asks for
     pool: str | None  # if the request names one
     spec: JobSpec
     run_ms: int
@@ -88,6 +88,7 @@ class AdmissionResult(NamedTuple):
     wait: int | None = None  # microseconds; None if unknown
     refusal: AdmissionRefused | None = None  # a dry run: why the jobs would be refused
     start: Prediction | None = None  # a dry run: when the first would start
+    tier_orders: tuple[tuple[str, ...], ...] = ()  # of the pools, if the jobs ask for a tier
 
     @property
     def wait_s(self) -> int | None:
@@ -124,26 +125,26 @@ class JobAdmission:
     async def admit(self, request: AdmissionRequest) -> AdmissionResult:
         """Choose a pool for jobs; raises `AdmissionRefused`, except for a dry run."""
         asked_s = self._router.now_s()
-        job = await self._describe(request)
+        orders = () if request.tier is None else self._pools.tier_orders()
         try:
+            job = await self._describe(request, await self._tier_of(request, orders))
             bid, options = await self._choose(request, job, asked_s)
             await self._check(request, job, bid, asked_s)
         except AdmissionRefused as refusal:
             if request.dry:
                 return AdmissionResult(request.pool or "", refusal=refusal)
             if await self._was_answered(request):
-                return AdmissionResult(request.pool or "")
+                return AdmissionResult(request.pool or "", tier_orders=orders)
             raise
         if request.dry:
             return _quote(request, bid, options, await self._predict(bid.pool, job))
         self._router.send(job, bid, request.jobs)
-        return AdmissionResult(bid.pool, options)
+        return AdmissionResult(bid.pool, options, tier_orders=orders)
 
     # The job
 
-    async def _describe(self, request: AdmissionRequest) -> Job:
+    async def _describe(self, request: AdmissionRequest, tier: str) -> Job:
         """The job in the form that the scheduler uses."""
-        tier = await self._tier(request.org) or request.tier or DEFAULT_TIER
         accounts = self._directory.path_known(request.org, request.account)
         if accounts is None:
             accounts = await self._read(
@@ -161,10 +162,19 @@ class JobAdmission:
             priority_class=request.spec.priority_class,
         )
 
-    async def _tier(self, org: str) -> str | None:
-        """The org's own tier, at most `TIER_TTL_S` old."""
+    async def _tier_of(self, request: AdmissionRequest, orders: tuple[tuple[str, ...], ...]) -> str:
+        """The tier that jobs run in. They are refused only by their org's present tier."""
+        own = await self._org_tier(request.org)
+        if refuse_tier(own, request.tier, orders) is not None:
+            own = await self._org_tier(request.org, anew=True)
+        if refusal := refuse_tier(own, request.tier, orders):
+            raise AdmissionRefused(refusal.code.value, figures=refusal.figures)
+        return tier_of_job(own, request.tier)
+
+    async def _org_tier(self, org: str, *, anew: bool = False) -> str | None:
+        """The tier that an org was given, at most `TIER_TTL_S` old."""
         cached = self._tiers.get(org)
-        if cached is None or cached[0] < time.monotonic():
+        if anew or cached is None or cached[0] < time.monotonic():
             tier = await self._read(lambda reader: tier_of(reader, org))
             cached = time.monotonic() + TIER_TTL_S, tier
             self._tiers.put(org, cached)

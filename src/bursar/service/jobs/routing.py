@@ -30,6 +30,7 @@ from bursar.core.scheduling.advice.admission import Admitted, Bucket, Rejected, 
 from bursar.core.scheduling.advice.pool_load import OrgBacklog
 from bursar.core.scheduling.advice.routing import (
     PoolBid,
+    PoolMove,
     Prospect,
     RankedPools,
     WaitingJob,
@@ -42,10 +43,12 @@ from bursar.core.scheduling.advice.routing import (
 from bursar.core.scheduling.model.cluster import Cluster
 from bursar.core.scheduling.model.jobs import Job, Path
 from bursar.core.scheduling.model.policy import PoolPolicy, Tier
+from bursar.core.tiers import list_allowed_tiers
 from bursar.core.value import replace
 from bursar.service.jobs.relocation import ask_to_leave
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.pools.pool import PoolHandle
+from bursar.service.queries.balances import tier_of
 from bursar.service.workers.worker import LeasedWorker
 from bursar.store.jobs.routing import START, Movable, movable
 from bursar.store.sql.connection import Connection
@@ -255,11 +258,16 @@ class Router:
         """
         return self._of(pool).admit(job, bucket, now, count)
 
-    def tier(self, pool: PoolId, name: str) -> Tier:
-        """The tier by the policy of a pool that has been measured."""
+    def policy(self, pool: PoolId) -> PoolPolicy:
+        """The policy of a pool that has been measured."""
         known = self._of(pool).known
         assert known is not None
-        return next(tier for tier in with_tier(known.policy, name).tiers if tier.name == name)
+        return known.policy
+
+    def tier(self, pool: PoolId, name: str) -> Tier:
+        """The tier by the policy of a pool that has been measured."""
+        policy = with_tier(self.policy(pool), name)
+        return next(tier for tier in policy.tiers if tier.name == name)
 
     def send(self, job: Job, bid: PoolBid, count: int = 1) -> None:
         """Count jobs that are being sent to a pool."""
@@ -320,7 +328,7 @@ class Moves:
         there = (
             None if waiting is None else find_better_pool(waiting, self._router.prospects(), now)
         )
-        if waiting is None or there is None:
+        if waiting is None or there is None or not self._may_run_there(movable, waiting, there):
             return False
         way = movable.pool, there.to.pool, there.reason
         if not ask_to_leave(self._connection, self._clock, movable.org, movable.job, way):
@@ -335,6 +343,12 @@ class Moves:
             there.reason,
         )
         return True
+
+    def _may_run_there(self, movable: Movable, waiting: WaitingJob, move: PoolMove) -> bool:
+        """Whether a job's org may use its tier in the pool that it would move to."""
+        tier = tier_of(self._connection, movable.org)
+        order = [each.name for each in self._router.policy(move.to.pool).tiers]
+        return waiting.job.path[0] in list_allowed_tiers(tier, [order])
 
     def _waits(self, movable: Movable, now: Instant) -> WaitingJob | None:
         """The job in its pool, if it waits there without an attempt."""

@@ -7,6 +7,7 @@ from bursar.core.jobs.submission import (
     Option,
     Submission,
     SubmitJob,
+    refuse_tier,
     reserve_for_job,
     served,
 )
@@ -14,7 +15,14 @@ from bursar.core.ledger.commands import ExtendHold
 from bursar.core.money import Micros
 from bursar.service.ledger.batch import CommandRequest
 
-__all__ = ["Option", "Submission", "extension_request", "served", "submission_request"]
+__all__ = [
+    "Option",
+    "Submission",
+    "extension_request",
+    "refuse_tier",
+    "served",
+    "submission_request",
+]
 
 
 def submission_request(

@@ -84,6 +84,16 @@ class Pools:
         """The pools by name; new ones appear in it."""
         return MappingProxyType(self._handles)
 
+    def policies(self) -> tuple[PoolPolicy, ...]:
+        """The policy of each pool."""
+        in_force = [pool.look(lambda state: state.policy) for pool in [*self._handles.values()]]
+        return tuple(self._policy if known is None else known.policy for known in in_force)
+
+    def tier_orders(self) -> tuple[tuple[str, ...], ...]:
+        """The tiers of each pool, the highest first; each order once."""
+        orders = {tuple(tier.name for tier in policy.tiers) for policy in self.policies()}
+        return tuple(sorted(orders))
+
     def start(self) -> None:
         """Start serving the existing pools."""
         self._workers.enter_context(self._relays)

@@ -20,6 +20,7 @@ from bursar.core.ledger.commands import (
     ExtendHold,
     Issue,
     Reserve,
+    SetTier,
 )
 from bursar.core.ledger.values import Context, CreditKind
 from bursar.core.messages import EndClass, JobSpec, Program
@@ -28,6 +29,7 @@ from bursar.core.pricing import PriceBook, PriceVersion, Rate
 from bursar.core.refusal import Refusal, invariant
 from bursar.core.scheduling.model.jobs import Shape
 from bursar.core.scheduling.model.nodes import MILLI
+from bursar.core.scheduling.model.policy import PAID
 from bursar.core.value import replace
 from bursar.sim.faults import org as org_side
 from bursar.sim.faults.clocks import SimulatedClock
@@ -113,7 +115,13 @@ class Clients:
                 expires_at=world.at + self._draw_moment(),
             )
             account = AddAccount(account=ROOT, parent=None, name="root")
-            founding: list[Command] = [account, AddUser(user=USER), issue, gift]
+            founding: list[Command] = [
+                account,
+                AddUser(user=USER),
+                SetTier(tier=PAID.name),
+                issue,
+                gift,
+            ]
             for place, command in enumerate(founding):
                 org_side.ask(org, f"found/{place}", command, world.at)
             world.after(random.randrange(2 * SECOND), world.relay, org.id)
@@ -184,7 +192,6 @@ class Clients:
             gpu_types=want.spec.shape.types,
             milli_gpus=want.spec.shape.milli_gpus,
             job=want.job,
-            tier="paid",
         )
         return Reserve(
             hold=HoldId(want.job),
