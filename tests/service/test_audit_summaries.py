@@ -113,8 +113,8 @@ SPOILING = {
             check,
         )
         for subject, check, measures in (
-            ("account", OF_ACCOUNTS, ("available", "used", "day", "week")),
-            ("user", OF_USERS, ("used", "day", "week")),
+            ("account", OF_ACCOUNTS, ("available", "used", "day", "week", "slots")),
+            ("user", OF_USERS, ("used", "day", "week", "slots")),
         )
         for measure in measures
     },

@@ -402,6 +402,23 @@ def test_jobs_leave_a_pool_that_has_lost_what_they_need(stage: Stage) -> None:
     assert 0 == stage.round(), "it does not go back"
 
 
+def test_a_job_moves_only_where_its_org_may_use_its_tier(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The org, or the policy of the other pool, may have changed since the submission (S4)."""
+    stage.heard("here", "there")
+    submitted(stage, "a")
+    here = stage.one.drivers[stage.one.here.pool].pool
+    assert here.change(lambda work: set_node_state(work, HERE[0].id, NodeState.DRAINING))
+    for _ in range(3):
+        stage.later(MOVE_PATIENCE)
+        stage.heard("here", "there")
+        with monkeypatch.context() as patch:
+            patch.setattr(routing, "tier_of", lambda *_: "bronze")
+            assert 0 == stage.round()
+    assert 1 == stage.round()
+
+
 def test_a_pool_that_is_back_in_time_keeps_its_jobs(stage: Stage) -> None:
     stage.heard("here", "there")
     submitted(stage, "a")

@@ -66,8 +66,11 @@ def test_top_lists_equal_a_fresh_count(
 
 
 def kept(connection: Connection, org: str) -> dict[Figure, int]:
-    """What the database keeps of an org."""
-    sql = "select subject, measure, subject_id, value from top_list_entries where org_id = %s"
+    """What the database keeps of an org, for lists."""
+    sql = (
+        "select subject, measure, subject_id, value from top_list_entries"
+        " where org_id = %s and measure <> 'slots'"
+    )
     return {
         (Subject(subject), Measure(measure), id): value
         for subject, measure, id, value in connection.execute(sql, [org])
@@ -226,6 +229,24 @@ def test_rates_fall_without_new_events(own: Connection) -> None:
         7 * 24 + 12: (0, [], []),
         999: (0, [], []),
     } == told
+
+
+def test_a_rate_rises_when_a_reversed_charge_leaves_its_window(own: Connection) -> None:
+    """What came back hides what was spent after it, for a day."""
+    desk = spending(own, 70)
+    desk.asks(ask.reverse("c0", 70), now=hours(7))
+    desk.asks(
+        ask.reserve("more", 5, until=hours(20), by="org", user="u0"),
+        ask.settle("more", "c", total=5),
+        now=hours(13),
+    )
+    rates = []
+    for hour in (14, 30, 36, 42):
+        sweeper(desk, hours(hour)).sweep()
+        day = TopLists(own).within(desk.org, Subject.USER, Measure.DAY, 3)
+        rates.append([place.value for place in day.value])
+
+    assert [[5], [], [5], []] == rates
 
 
 def test_expired_credits_are_not_available(own: Connection) -> None:

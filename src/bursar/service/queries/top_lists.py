@@ -242,19 +242,23 @@ def _save_entries(connection: Connection, subject: Subject, figures: Collection[
     summaries.save_entries(
         connection,
         [
-            (subject_figures.org, subject.value, measure.value, subject_figures.subject_id, value)
+            (subject_figures.org, subject.value, measure, subject_figures.subject_id, value)
             for subject_figures in figures
             for measure, value in _values(subject_figures)
         ],
     )
 
 
-def _values(figures: Figures) -> Iterator[tuple[Measure, int]]:
-    """The figures by measure; a rate is at least 0, even if more was refunded than charged."""
+def _values(figures: Figures) -> Iterator[tuple[str, int]]:
+    """The figures by measure; a rate is at least 0, even if more was refunded than charged.
+
+    No list shows `slots`: it says whose rates change with time.
+    """
     yield Measure.AVAILABLE, figures.available
     yield Measure.USED, figures.used
     yield Measure.DAY, max(figures.day, 0) * DAY // (summaries.DAY_SLOTS * BURN_SLOT)
     yield Measure.WEEK, max(figures.week, 0) * DAY // (BURN_SLOTS * BURN_SLOT)
+    yield "slots", figures.slots
 
 
 def _chunks(items: Collection[T]) -> Iterator[list[T]]:

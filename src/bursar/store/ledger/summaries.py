@@ -287,17 +287,21 @@ class Figures:
     used: int
     day: int  # spent in the last 24 hours, by slots
     week: int  # and in the last seven days
+    slots: int  # of the last seven days in which something was spent or came back
 
 
-_SPENT: Final = """coalesce((select sum(b.amount)::bigint from {table} b
+_SPENT: Final = """(select {figure} from {table} b
              where b.org_id = k.org_id and b.{key} = k.{key} and b.slot >= n.{since}
-               and b.slot <= n.now), 0)"""
+               and b.slot <= n.now)"""
+_SUM: Final = "coalesce(sum(b.amount), 0)::bigint"
+_COUNT: Final = "count(*) filter (where b.amount <> 0)"
 
 
 def _spent(table: str, key: str) -> str:
-    """Two figures: what was spent since two instants, by slots."""
+    """Three figures: what was spent since two instants, and in how many slots."""
     return ",\n           ".join(
-        _SPENT.format(table=table, key=key, since=since) for since in ("day", "week")
+        _SPENT.format(table=table, key=key, figure=figure, since=since)
+        for figure, since in ((_SUM, "day"), (_SUM, "week"), (_COUNT, "week"))
     )
 
 
@@ -348,23 +352,28 @@ def users_now(
 
 
 def _figures(
-    org: OrgId, subject_id: str, available: int, used: int, day: int, week: int
+    org: OrgId, subject_id: str, available: int, used: int, day: int, week: int, slots: int
 ) -> Figures:
     return Figures(
-        org=org, subject_id=subject_id, available=available, used=used, day=day, week=week
+        org=org,
+        subject_id=subject_id,
+        available=available,
+        used=used,
+        day=day,
+        week=week,
+        slots=slots,
     )
 
 
 BURNING: Final = """
-    -- By both rates: a small amount is something in a day, and rounds to nothing in a week. In the
+    -- By slots, not by rates: a rate of 0 rises when a reversed charge leaves its window. In the
     -- order of a list: without statistics the index over all orgs looks as good as that of one.
-    select distinct t.org_id, t.subject, t.subject_id
+    select t.org_id, t.subject, t.subject_id
       from unnest(%s::text[]) as k(org_id)
-     cross join (values ('account', 'day'), ('account', 'week'), ('user', 'day'), ('user', 'week'))
-           as s(subject, measure)
+     cross join (values ('account'), ('user')) as s(subject)
      cross join lateral (
            select * from top_list_entries u
-            where u.org_id = k.org_id and u.subject = s.subject and u.measure = s.measure
+            where u.org_id = k.org_id and u.subject = s.subject and u.measure = 'slots'
               and u.value > 0
             order by u.value desc
            offset 0) as t
@@ -372,7 +381,7 @@ BURNING: Final = """
 
 
 def burning(connection: Connection, orgs: Collection[OrgId]) -> list[tuple[OrgId, str, str]]:
-    """Who burned something as of the last sweep: org, subject, id."""
+    """Accounts and users whose rates change with time: org, subject, id."""
     rows = connection.execute(BURNING, _orgs(orgs)).fetchall()
     return [(org, subject, subject_id) for org, subject, subject_id in rows]
 
@@ -381,11 +390,10 @@ BURNING_ORGS: Final = """
     -- One look at the front of each list; as `exists` it was planned as a walk over all of them.
     select distinct k.org_id
       from unnest(%s::text[]) as k(org_id)
-     cross join (values ('account', 'day'), ('account', 'week'), ('user', 'day'), ('user', 'week'))
-           as s(subject, measure)
+     cross join (values ('account'), ('user')) as s(subject)
      cross join lateral (
            select from top_list_entries t
-            where t.org_id = k.org_id and t.subject = s.subject and t.measure = s.measure
+            where t.org_id = k.org_id and t.subject = s.subject and t.measure = 'slots'
               and t.value > 0
             order by t.value desc
             limit 1) as first
@@ -393,7 +401,7 @@ BURNING_ORGS: Final = """
 
 
 def burning_orgs(connection: Connection, orgs: Collection[OrgId]) -> set[OrgId]:
-    """The orgs with a burn rate above 0."""
+    """The orgs in which rates change with time."""
     return {row[0] for row in connection.execute(BURNING_ORGS, _orgs(orgs))}
 
 

@@ -38,15 +38,22 @@ _PER_DAY: Final = (
 
 def _rates(table: str, key: str) -> str:
     """What rates come to, for each key of a table of slots, as of the org's sweep."""
+    day = _PER_DAY.format(spent="sum(b.amount)", slots=DAY_SLOTS)
+    week = _PER_DAY.format(spent="sum(b.amount)", slots=BURN_SLOTS)
+    used_slots = "count(*) filter (where b.amount <> 0)"
     return "\n union all\n".join(
         f"""
         select b.org_id, '{measure}' as measure, b.{key} as subject_id,
-               {_PER_DAY.format(spent="sum(b.amount)", slots=slots)} as value
+               {value} as value
           from whose w
           join {table} b on b.org_id = w.org_id
            and b.slot >= {_SINCE.format(slots=slots)} and b.slot <= w.slot
          group by b.org_id, b.{key}"""
-        for measure, slots in (("day", DAY_SLOTS), ("week", BURN_SLOTS))
+        for measure, slots, value in (
+            ("day", DAY_SLOTS, day),
+            ("week", BURN_SLOTS, week),
+            ("slots", BURN_SLOTS, used_slots),
+        )
     )
 
 
@@ -142,7 +149,7 @@ def _checks(orgs: str) -> tuple[Check, ...]:
                      union all
                     select t.org_id, w.slot + {BURN_SLOT}
                       from top_list_entries t join whose w on w.org_id = t.org_id
-                     where t.measure in ('day', 'week') and t.value > 0)
+                     where t.measure = 'slots' and t.value > 0)
                 select w.org_id, 'next sweep at', w.due_at, min(d.at)
                   from whose w
                   join dues d on d.org_id = w.org_id
@@ -208,7 +215,7 @@ def _checks(orgs: str) -> tuple[Check, ...]:
                   from whose w
                   join top_list_entries t on t.org_id = w.org_id
                  where w.number = 0 and t.value <> 0 or t.subject not in ('account', 'user')
-                    or t.measure not in ('available', 'used', 'day', 'week')
+                    or t.measure not in ('available', 'used', 'day', 'week', 'slots')
             """,
         ),
         Check(

@@ -25,7 +25,7 @@ create table user_burn (
 create table top_list_entries (
     org_id     text collate "C" not null,
     subject    text collate "C" not null,  -- 'account', 'user' …
-    measure    text collate "C" not null,
+    measure    text collate "C" not null,  -- 'available', 'used', 'day', 'week', 'slots'
     subject_id text collate "C" not null,
     value      bigint not null,
     constraint top_list_entries_pkey primary key (org_id, subject, measure, subject_id),
