@@ -116,7 +116,7 @@ def door(deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     base = Database(deployment.first.database_url, None)
     with open_service(base, tmp_path) as (whole, key):
         counted = Counted(base.connect, threads=2)
-        service = Service(whole.ledger, whole.readers, counted, whole.secret)
+        service = Service(whole.ledger, whole.readers, counted, whole.secret, whole.clock)
         try:
             yield Door(service, counted, make_app(service), key)
         finally:
@@ -437,7 +437,7 @@ def test_parameters_are_never_executed_as_sql(
 ) -> None:
     """Whatever is in it, it is a value; nobody but the caller is to blame (K30)."""
     ids = {"subject": "accounts", "id": tenant.account, "number": "1", "pool": POOL, "node": "n1"}
-    before = tenant.number()
+    before, logged = tenant.number(), len(service.errors)
     for text in INJECTED:
         headers: dict[bytes, bytes] = {}
         query = {"account_id": tenant.account} if path == "/v1/grants" else {}
@@ -450,7 +450,7 @@ def test_parameters_are_never_executed_as_sql(
         answer = tenant.caller.http.get(full, params=query, headers=headers)
         assert answer.status_code < 500, answer.text
     assert before == tenant.number()
-    assert "unhandled error" not in service.errors
+    assert "unhandled error" not in service.errors[logged:]
 
 
 @pytest.mark.parametrize("text", INJECTED)

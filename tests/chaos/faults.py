@@ -151,20 +151,19 @@ def _backend(world: World) -> int:
 
 
 def jump_clock(world: World) -> None:
-    """Put the database's clock wrong by minutes or a day; nobody is to believe it.
+    """Put the database's clock wrong by minutes or a day; no process trusts it.
 
-    A process that starts meanwhile has nothing to compare it with: so none does.
+    Processes may start meanwhile: they compare it with what their machine has recorded.
     """
     if not FAKETIME:
         return
     offset = world.folder / "clock" / "offset"
-    with world.resting():
-        offset.write_text(world.chance.choice(("+7m", "-5m", "+1d")))
-        try:
-            time.sleep(1.5)
-        finally:
-            offset.write_text("+0")
-            time.sleep(0.2)
+    offset.write_text(world.chance.choice(("+7m", "-5m", "+1d")))
+    try:
+        time.sleep(1.5)
+    finally:
+        offset.write_text("+0")
+        time.sleep(0.2)
 
 
 # Lines

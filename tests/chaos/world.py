@@ -70,7 +70,6 @@ class World:
     nurseries: dict[str, Nursery] = field(default_factory=dict)
     clocks_off: int = 0  # nodes whose clock is not this machine's
     ports: list[int] = field(default_factory=list)  # of the services
-    _looking: threading.Lock = field(default_factory=threading.Lock)
     _still: set[int] = field(default_factory=set)  # leaders that stand still
 
     # Looking
@@ -110,22 +109,10 @@ class World:
     def look_after(self) -> None:
         """Start again what has ended, let go on what stands still; until all is over."""
         while not self.over.wait(0.1):
-            with self._looking:
-                for one in self.programs:
-                    if not self.over.is_set():
-                        one.look()
-                        self._let_go(one)
-
-    @contextmanager
-    def resting(self) -> Iterator[None]:
-        """Nothing is started meanwhile, and no service is about to begin."""
-        with self._looking:
-            for one, port in zip(self.services, self.ports, strict=True):
-                try:
-                    socket.create_connection((LOOPBACK, port), timeout=2).close()
-                except OSError:
-                    one.kill()
-            yield
+            for one in self.programs:
+                if not self.over.is_set():
+                    one.look()
+                    self._let_go(one)
 
     def say(self, what: str) -> None:
         """Keep a note of when something was done."""

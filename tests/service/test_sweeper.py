@@ -436,7 +436,11 @@ def test_nothing_is_swept_while_the_clock_is_wrong(
     desk.opens()
     desk.asks(ask.issue("short", 40, expires=hours(2)))
     began, ahead = running_time(), [0]
-    clock = GuardedClock(lambda _: hours(1) + running_time() - began + ahead[0])
+
+    def true_time() -> int:
+        return hours(1) + running_time() - began
+
+    clock = GuardedClock(lambda _: true_time() + ahead[0], wall=true_time)
     asked = list[CommandRequest]()
     with SweepWorker(
         lambda: connected(own_url), asked.extend, interval_s=0.05, term_s=1, clock=clock

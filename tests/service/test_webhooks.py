@@ -29,6 +29,7 @@ from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Refusal
 from bursar.service.ledger.audit import rebuild_org, verify
 from bursar.service.ledger.batch import Answer, Batch, CommandRequest
+from bursar.service.ledger.clock import GuardedClock, running_time, wall_time
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.secrets import Secret
 from bursar.service.webhooks import alerts
@@ -70,7 +71,7 @@ class World:
         self._open = ExitStack()
         self.connection = self._open.enter_context(connected(url))
         self._ledger_line = self._open.enter_context(
-            Ledger(lambda: connected(url), clock=self.clock)  # type: ignore[arg-type]
+            Ledger(lambda: connected(url), clock=self._guarded())
         )
         self.org = new_org(self.connection)
         self.decided = submit_through(self._ledger_line)
@@ -85,6 +86,12 @@ class World:
         made = Deliverer(connection, SECRET, build_payload, self.decided, outbound, self.clock)
         self._open.callback(made.sender.close)
         return made
+
+    def _guarded(self) -> GuardedClock:
+        """A clock that trusts this world's time: the machine's clocks go with it."""
+        return GuardedClock(
+            self.clock, lambda: running_time() + self.shift, lambda: wall_time() + self.shift
+        )
 
     def clock(self, connection: Connection) -> int:
         """The database's time, and what a test adds to it."""

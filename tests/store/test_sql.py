@@ -53,7 +53,8 @@ OF_A_POOL = {
     *("pool_outbox", "logs", "pool_events", "pool_scaling", "pool_orders", "progress"),
     *("pool_slices", "pool_policies", "pool_usage"),
 }
-OF_NO_ORG = {"migrations", "worker_leases"}  # about the whole deployment
+# About the whole deployment.
+OF_NO_ORG = {"migrations", "worker_leases", "clock_witnesses", "clock_acceptances"}
 # The operator's top lists go over all orgs: each server answers for its own, the best are merged.
 # By the ending of an id its org is found, whatever server it is on.
 NOT_BY_ORG = {("top_list_entries", "top_list_entries_of_all"), ("orgs", "orgs_ending")}
@@ -175,7 +176,7 @@ def test_the_lock_is_taken_on_one_table_alone_and_in_order() -> None:
     assert order is not None
     assert "org_id" == order.expressions[0].name
     locking = {name for name, sql in STATEMENTS.items() if [*parsed(sql).find_all(exp.Lock)]}
-    assert {"LOCK_ORGS", "LOCK_POOL", "LOCK"} == locking
+    assert {"LOCK_ORGS", "LOCK_POOL", "LOCK", "LOCK_WITNESS"} == locking
 
 
 def test_a_lock_is_held_until_the_end_of_the_transaction() -> None:

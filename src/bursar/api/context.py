@@ -19,6 +19,7 @@ from bursar.service.cache import Directory
 from bursar.service.database import Connection
 from bursar.service.jobs.admission import JobAdmission
 from bursar.service.keys import DEPLOYMENT, Key, PresentedKey, Scope, parse_key
+from bursar.service.ledger.clock import GuardedClock
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.pools.host import Pools
 from bursar.service.queries.read_pool import ReadPool
@@ -88,6 +89,7 @@ class Service:
     readers: ReadPool
     key_readers: ReadPool  # for keys and rates, so that long reads do not delay admission
     secret: Secret
+    clock: GuardedClock
     directory: Directory = field(default_factory=Directory)
     outbound: SafeHttpClient = field(default_factory=SafeHttpClient)
     pools: Pools | None = None  # those that this process serves

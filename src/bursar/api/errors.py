@@ -12,7 +12,7 @@ from bursar.core.refusal import Refusal
 from bursar.service.database import DatabaseFull
 from bursar.service.ledger.batch import OrgFrozen, OrgUnknown
 from bursar.service.ledger.batcher import Busy, Unreachable
-from bursar.service.ledger.clock import ClockJumped
+from bursar.service.ledger.clock import ClockRefused
 from bursar.wire.problems import MEDIA_TYPE, problem, problem_from_refusal
 from bursar.wire.strict_json import Malformed
 
@@ -28,7 +28,7 @@ REQUEST_ID: Final[ContextVar[str]] = ContextVar("REQUEST_ID", default="-")
 FAULTS: Final[Mapping[type[Exception], tuple[str, int]]] = {
     Busy: ("busy", 1),
     Unreachable: ("unreachable", 2),
-    ClockJumped: ("clock_jumped", 30),
+    ClockRefused: ("clock_refused", 30),
     DatabaseFull: ("database_full", 60),
     OrgFrozen: ("org_frozen", 60),
 }

@@ -23,6 +23,7 @@ from bursar.service.jobs.rolling_holds import RollingHoldWorker
 from bursar.service.jobs.routing import Mover, Router
 from bursar.service.keys import DEPLOYMENT
 from bursar.service.ledger.clock import GuardedClock
+from bursar.service.ledger.clock_record import ClockRecord
 from bursar.service.org_setup import begin_books, check_secret, finish_orgs, first_key
 from bursar.service.pools.host import serving_pools
 from bursar.service.pools.provisioning import NodeProvider
@@ -30,6 +31,7 @@ from bursar.service.pools.scaling import scaling_pools
 from bursar.service.queries.read_pool import ReadPool
 from bursar.service.secrets import read_or_create, secret_of
 from bursar.service.webhooks.safe_http import SafeHttpClient
+from bursar.service.workers.heartbeat import Heartbeat
 from bursar.service.workers.lifecycle import notifying, serving
 from bursar.wire.webhooks import build_payload
 
@@ -73,22 +75,27 @@ def open_service(
     Webhooks are called by way of `outbound`, nodes ordered of the `provisioner`.
     """
     secret, clock, outbound = secret_of(folder), GuardedClock(), outbound or SafeHttpClient()
+    record = ClockRecord(clock)
     with database.connect() as connection:
+        record.check(connection)  # before anything is written by this clock
         begin_books(connection, DEPLOYMENT)
-    with serving(database, clock) as ledger:
-        check_secret(ledger, secret)
+    with Heartbeat(database.connect, clock, [record.check]), serving(database, clock) as ledger:
         with database.connect() as connection:
+            check_secret(connection, ledger, secret)
+            key = read_or_create(folder / FIRST_KEY, first_key(connection, ledger, secret))
             finish_orgs(connection, ledger)
         with (
             notifying(database, ledger, clock, secret, build_payload, outbound),
             RollingHoldWorker(database.connect, run_asks_through(ledger), clock=clock),
             FollowerWorker(database.connect, run_asks_through(ledger), clock=clock),
         ):
-            readers, key_readers = ReadPool(database.connect), ReadPool(database.connect, threads=2)
+            readers = ReadPool(database.connect, clock=clock.for_reads)
+            key_readers = ReadPool(database.connect, threads=2, clock=clock.for_reads)
             try:
-                key = read_or_create(folder / FIRST_KEY, first_key(ledger, secret))
                 with serving_pools(database, ledger, clock) as pools:
-                    service = Service(ledger, readers, key_readers, secret, outbound=outbound)
+                    service = Service(
+                        ledger, readers, key_readers, secret, clock, outbound=outbound
+                    )
                     router = Router(pools)
                     service.pools = pools
                     service.admission = JobAdmission(

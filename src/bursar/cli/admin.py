@@ -20,7 +20,6 @@ from bursar.service.database import (
     OrgId,
     SchemaDiffers,
     StateUnusable,
-    money_time,
     open_database,
 )
 from bursar.service.ledger.audit import (
@@ -33,6 +32,8 @@ from bursar.service.ledger.audit import (
     repair,
     verify,
 )
+from bursar.service.ledger.clock import ClockRefused
+from bursar.service.ledger.clock_record import read_trusted_clock
 from bursar.service.pools.replay import PoolUnknown, replay, trim
 
 _PROBLEMS_SHOWN_MAX = 20  # problems printed individually
@@ -111,7 +112,12 @@ def replay_pool(state: Path | None, pool: str, start: int) -> bool:
 def trim_pool(state: Path | None, pool: str, days: int) -> None:
     """Delete the events of a pool that are older than `days`."""
     with _open_connection(state) as connection, _exit_if_unknown(pool):
-        deleted = trim(connection, pool, money_time(connection) - days * DAY)
+        try:
+            now = read_trusted_clock(connection)
+        except ClockRefused as error:
+            print(f"bursar: {error}", file=sys.stderr)
+            raise typer.Exit(2) from None
+        deleted = trim(connection, pool, now - days * DAY)
         rest = replay(connection, pool)
     print(f"{deleted:,} events deleted; remaining: {rest.summary}")
 

@@ -326,6 +326,29 @@ def ledger_rebuild(
     raise typer.Exit(0 if work(state, workers) else 1)
 
 
+@ledger.command("clock")
+def ledger_clock(
+    state: State = None,
+    accept: Annotated[
+        bool,
+        typer.Option(
+            "--accept",
+            help="Trust the database's clock as it is now. What is due by it happens at once and"
+            " cannot be undone: check the clock first.",
+        ),
+    ] = False,
+) -> None:
+    """Show whether the database's clock is trusted, and by which machines. Exits with 1 if one
+    refuses it.
+
+    Nothing is written while the clock is refused: it jumped, or it differs from a machine's clock
+    by more than 5 seconds. This ends by itself when the clocks agree again.
+    """
+    from bursar.cli.ledger_clock import show_clock
+
+    raise typer.Exit(0 if show_clock(state, accept=accept) else 1)
+
+
 @audit.command("replay")
 def audit_replay(
     pool: Annotated[str, typer.Argument(metavar="POOL")],

@@ -27,7 +27,8 @@ from bursar.cli.local_cluster.nodes import (
     parse_nodes,
 )
 from bursar.cli.local_cluster.provisioning import LocalProvisioner
-from bursar.service.database import Database, money_time, state_folder
+from bursar.service.database import Database, state_folder
+from bursar.service.ledger.clock import ClockRefused
 from bursar.service.pools.provisioning import CommandHook
 from bursar.service.secrets import SecretUnusable
 from bursar.service.webhooks.safe_http import SafeHttpClient
@@ -86,7 +87,7 @@ def run_service(
                     withdraw_service(folder)
                     if local_nodes and not json:
                         print(STOPPED, flush=True)
-        except (SecretUnusable, InvalidBound) as error:
+        except (SecretUnusable, InvalidBound, ClockRefused) as error:
             _exit_with_error(str(error))
 
 
@@ -113,7 +114,7 @@ def _seed_database(database: Database, service: Service) -> None:
     from bursar.cli.sample_data import seed_sample_data
 
     with database.connect() as connection:
-        seed_sample_data(connection, service.ledger, money_time(connection))
+        seed_sample_data(connection, service.ledger, service.clock(connection))
 
 
 def _bind(options: ListenOptions) -> socket:

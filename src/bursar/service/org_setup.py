@@ -14,14 +14,15 @@ from uuid import UUID
 from bursar.core.budgets.periods import PeriodKind
 from bursar.core.ids import AccountId, BudgetId, OrgId, SettingId, UserId, make_id
 from bursar.core.ledger.commands import AddAccount, AddUser, SetBudget, SetSetting, SetTier
-from bursar.core.ledger.values import BudgetTarget
+from bursar.core.ledger.values import BudgetTarget, Setting
 from bursar.core.money import Micros
 from bursar.core.refusal import Code, Refusal, invariant
 from bursar.service.keys import DEPLOYMENT, KIND, Key, Scope, format_key, hash_of
+from bursar.service.ledger.batch import Answer
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.secrets import FILE, VARIABLE, Secret, SecretUnusable
 from bursar.store.ledger.id_lookup import setup_states
-from bursar.store.ledger.settings import settings
+from bursar.store.ledger.settings import settings, settings_of
 from bursar.store.ledger.writer import OrgExists, create_org
 from bursar.store.sql.connection import Connection
 
@@ -136,18 +137,22 @@ def begin_cap(ledger: Ledger, org: OrgId, key: str, cap: Cap) -> None:
         invariant(fine, "a key cannot be capped", key=key, outcome=outcome)
 
 
-def check_secret(ledger: Ledger, secret: Secret) -> None:
+def check_secret(connection: Connection, ledger: Ledger, secret: Secret) -> None:
     """Store a fingerprint of the deployment's secret; refuse any other secret afterwards.
 
     With another secret the service would seem to work, but receivers would reject the signatures of
-    webhooks, and a repeated request for a key would return another key.
+    webhooks, and a repeated request for a key would return another key. A deployment that has its
+    secret is only read: a process must start while nothing can be written.
     """
     body = json.dumps({"fingerprint": secret.fingerprint})
-    command = SetSetting(kind=SECRET, id=SettingId(SECRET), body=body, before=0)
-    answer = ledger.ask(DEPLOYMENT, f"bursar:secret:{secret.fingerprint}", command)
-    if isinstance(answer.outcome, Refusal):
-        known = answer.outcome.code is Code.ALREADY_EXISTS
-        invariant(known, "the secret cannot be kept", outcome=answer.outcome)
+    stored = _deployment_setting(connection, SECRET, SECRET)
+    if stored is not None:
+        is_ours = json.loads(stored.body or "{}") == json.loads(body)
+    else:
+        command = SetSetting(kind=SECRET, id=SettingId(SECRET), body=body, before=0)
+        answer = ledger.ask(DEPLOYMENT, f"bursar:secret:{secret.fingerprint}", command)
+        is_ours = _is_new_or_exists(answer, "the secret cannot be kept")
+    if not is_ours:
         raise SecretUnusable(
             "this database belongs to a deployment with another secret. Give this process the"
             f" deployment's own: set {VARIABLE}, or copy {FILE} from the state folder of a process"
@@ -155,13 +160,27 @@ def check_secret(ledger: Ledger, secret: Secret) -> None:
         )
 
 
-def first_key(ledger: Ledger, secret: Secret) -> str:
+def first_key(connection: Connection, ledger: Ledger, secret: Secret) -> str:
     """The full text of the operators' first key; it depends only on the deployment's secret."""
     raw = secret.derived("first operator key")
     id = str(UUID(bytes=secret.derived("id of the first operator key")[:16], version=4))
-    key = Key(name="first", hash=hash_of(raw), scopes=(Scope.OPERATOR,), account="")
-    command = SetSetting(kind=KIND, id=SettingId(id), body=key.body, before=0)
-    answer = ledger.ask(DEPLOYMENT, f"bursar:first-key:{id}", command)
-    known = not isinstance(answer.outcome, Refusal) or answer.outcome.code is Code.ALREADY_EXISTS
-    invariant(known, "the first key cannot be kept", outcome=answer.outcome)
+    if _deployment_setting(connection, KIND, id) is None:
+        key = Key(name="first", hash=hash_of(raw), scopes=(Scope.OPERATOR,), account="")
+        command = SetSetting(kind=KIND, id=SettingId(id), body=key.body, before=0)
+        answer = ledger.ask(DEPLOYMENT, f"bursar:first-key:{id}", command)
+        _is_new_or_exists(answer, "the first key cannot be kept")
     return format_key(DEPLOYMENT, id, raw)
+
+
+def _deployment_setting(connection: Connection, kind: str, id: str) -> Setting | None:
+    """A setting of the deployment, also one that was dropped; None if there never was one."""
+    return settings_of(connection, kind, [(DEPLOYMENT, id)]).get((DEPLOYMENT, id))
+
+
+def _is_new_or_exists(answer: Answer, otherwise: str) -> bool:
+    """True if the setting was written, False if there is another; anything else is a bug."""
+    if not isinstance(answer.outcome, Refusal):
+        return True
+    exists = answer.outcome.code is Code.ALREADY_EXISTS
+    invariant(exists, otherwise, outcome=answer.outcome)
+    return False

@@ -1,7 +1,7 @@
 """Opens the database that BURSAR_DATABASE_URL names, or else the embedded one (D1)."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,6 +140,7 @@ class _TimedConnection(psycopg.Connection[tuple[Any, ...]]):
     """
 
     answer_s: float | None = None
+    clock_guard: Callable[[Connection], int] | None = None  # judges the clock for `money_time`
     _named_statements: PreparedStatements | None = None
     _open_pipeline: Pipeline | None = None
 
@@ -218,6 +219,12 @@ def connect(url: str, timeouts: Timeouts | None = DEFAULT_TIMEOUTS) -> Connectio
             longest_ms = timeouts.transaction_ms or timeouts.idle_in_transaction_ms
             connection.execute(f"set transaction_timeout = {longest_ms}")
     return connection
+
+
+def guard_clock(connection: Connection, guard: Callable[[Connection], int]) -> None:
+    """Let a guard judge the database's clock for all reads on a connection of ours."""
+    assert isinstance(connection, _TimedConnection)
+    connection.clock_guard = guard
 
 
 def _with_timeouts(url: str, timeouts: Timeouts) -> str:

@@ -359,10 +359,11 @@ HTTP_PROBLEMS: Final[Mapping[str, ProblemType]] = MappingProxyType(
             "The database cannot be reached",
             "The request may have taken effect. Retry with the same Idempotency-Key.",
         ),
-        "clock_jumped": ProblemType(
+        "clock_refused": ProblemType(
             503,
-            "The database clock has jumped",
-            "Nothing was changed. An operator must check the clock.",
+            "The database's clock is not trusted",
+            "Nothing was changed. Retry later with the same Idempotency-Key. An operator checks the"
+            " clocks of the database and of the service: `bursar ledger clock`.",
         ),
         "database_full": ProblemType(
             503,

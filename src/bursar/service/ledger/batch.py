@@ -31,6 +31,7 @@ from bursar.core.refusal import Fault, InvariantBroken, Refusal
 from bursar.core.value import value
 from bursar.failpoints import failpoint
 from bursar.service.gc_pause import gc_paused
+from bursar.service.ledger.clock import ClockRefused, events_ahead
 from bursar.service.ledger.prefetch import Prefetch, new_names
 from bursar.service.ledger.prices import DeploymentPrices, looks_at_prices
 from bursar.store.jobs.transaction import (
@@ -91,7 +92,7 @@ class Answer:
     replayed: bool  # whether the key was used before and this is its first answer
 
 
-BatchResult: TypeAlias = Answer | OrgUnknown | OrgFrozen
+BatchResult: TypeAlias = Answer | OrgUnknown | OrgFrozen | ClockRefused
 
 
 @dataclass(slots=True)
@@ -103,6 +104,8 @@ class Batch:
     cache: dict[OrgId, Books]
     clock: Callable[[Connection], Instant] = money_time
     deployment: DeploymentPrices = field(default_factory=DeploymentPrices)
+    # Whether an org may be changed at a time, by the time of its last event.
+    admits: Callable[[Instant, Instant], bool] = lambda now, last: True
     rounds: int = 0  # rounds of loading
     _known: dict[tuple[OrgId, str], Reply] = field(default_factory=dict)
     _answers: list[tuple[OrgId, Books, RequestAnswer]] = field(default_factory=list)
@@ -152,17 +155,23 @@ class Batch:
         self._known = replies(self.connection, asking)
         self._jobs = _transactions(self.connection, rows, *loading)
         self._follow(rows)
-        heard = [ask for ask in asks if ask.org in rows and rows[ask.org].frozen is None]
-        answers = iter(self._performed(heard, {ask.org: rows[ask.org] for ask in heard}, now))
+        open_orgs = {
+            org: row
+            for org, row in rows.items()
+            if row.frozen is None and self.admits(now, row.now)
+        }
+        heard = [ask for ask in asks if ask.org in open_orgs]
+        answers = iter(self._performed(heard, {ask.org: open_orgs[ask.org] for ask in heard}, now))
         return [
-            self._not_heard(ask, rows.get(ask.org))
-            if ask.org not in rows or rows[ask.org].frozen is not None
-            else next(answers)
+            next(answers) if ask.org in open_orgs else self._not_heard(ask, rows.get(ask.org), now)
             for ask in asks
         ]
 
-    def _not_heard(self, ask: CommandRequest, row: OrgRow | None) -> BatchResult:
-        """The answer for an unknown or frozen org; repeated requests get their first answer."""
+    def _not_heard(self, ask: CommandRequest, row: OrgRow | None, now: Instant) -> BatchResult:
+        """The answer for an org that takes no commands; repeated requests get their first answer.
+
+        The org is unknown, is frozen, or has events that are ahead of the database's clock.
+        """
         if row is None:
             return OrgUnknown(ask.org)
         again = replay(
@@ -170,6 +179,8 @@ class Batch:
         )
         if again is not None:
             return _again(ask, again, row.number)
+        if row.frozen is None:
+            return ClockRefused(events_ahead(ask.org, row.now, now))
         return OrgFrozen(f"{ask.org}: {row.frozen}")
 
     def _performed(

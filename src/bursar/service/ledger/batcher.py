@@ -23,7 +23,7 @@ import psycopg
 from psycopg import errors
 
 from bursar.core.refusal import Fault
-from bursar.service.ledger.clock import ClockJumped
+from bursar.service.ledger.clock import ClockRefused
 from bursar.store.database import DatabaseFull
 from bursar.store.embedded import DatabaseDown
 from bursar.store.sql.connection import Connection
@@ -59,7 +59,7 @@ class Unreachable(Fault):
     """The database cannot be reached; the outcome is unknown. Retry with the same key."""
 
 
-_NOT_NOW: Final = (Busy, Unreachable, ClockJumped, DatabaseFull)  # not caused by a command
+_NOT_NOW: Final = (Busy, Unreachable, ClockRefused, DatabaseFull)  # not caused by a command
 
 
 A = TypeVar("A", contravariant=True)

@@ -107,7 +107,9 @@ class _LedgerRunner:
     def run(self, connection: Connection, asks: Sequence[CommandRequest]) -> Sequence[BatchResult]:
         """Run commands as one transaction."""
         books, deployment = self._books, self._deployment
-        return Batch(connection, self._prices, books, self._clock, deployment).run(asks)
+        clock = self._clock
+        batch = Batch(connection, self._prices, books, clock, deployment, clock.admits)
+        return batch.run(asks)
 
     def forget(self) -> None:
         """Clear the cache, so that everything is read again."""

@@ -14,7 +14,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from types import MappingProxyType
 from typing import Final
@@ -25,7 +25,7 @@ from bursar.core.instant import Instant
 from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.service.database import Database
 from bursar.service.jobs import Jobs, run_asks_through
-from bursar.service.ledger.clock import GuardedClock
+from bursar.service.ledger.clock import ClockRefused, GuardedClock
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.pools.leader import PoolLeader
 from bursar.service.pools.pool import PoolHandle, PoolReplica, open_shared_pool
@@ -123,12 +123,16 @@ class Pools:
             self._poll(connection)
 
     def _poll(self, connection: Connection) -> None:
-        now = self._clock(connection)
-        for status in pools_now(connection):
+        pools = pools_now(connection)
+        for status in pools:
             with self._lock:
                 if status.id not in self._handles:
                     self._serve(status.id)
-            self._attend(status, now)
+        with suppress(ClockRefused):  # nothing can be decided in any pool now
+            now = self._clock(connection)
+            for status in pools:
+                with suppress(ClockRefused):  # nor in this one
+                    self._attend(status, now)
         self._connections.close_idle()
 
     def _attend(self, status: PoolStatus, now: Instant) -> None:
@@ -146,7 +150,7 @@ class Pools:
 
     def _serve(self, pool: PoolId) -> None:
         notifier = _PoolNotifier(self, pool)
-        replica = PoolReplica(pool, notifier, self._clock)
+        replica = PoolReplica(pool, notifier, self._clock, admits=self._clock.admits)
         handle = self._open.enter_context(open_shared_pool(self._connections, replica))
         self._handles[pool] = handle
         notifier.leader = self._leaders[pool] = PoolLeader(handle, self._policy, self._process)

@@ -45,7 +45,7 @@ from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.failpoints import failpoint
 from bursar.service.gc_pause import gc_paused
 from bursar.service.ledger.batcher import Lane, Limits, ResultSink
-from bursar.service.ledger.clock import running_time
+from bursar.service.ledger.clock import ClockRefused, events_ahead, running_time
 from bursar.service.pools.pooled_lane import Connections, SharingLane
 from bursar.store.jobs.outbox import Envelope, by_job
 from bursar.store.pools import loader, writer
@@ -270,10 +270,13 @@ class PoolReplica:
         listener: PoolListener,
         clock: Callable[[Connection], Instant] = money_time,
         running: Callable[[], Instant] = running_time,
+        admits: Callable[[Instant, Instant], bool] = lambda now, last: True,
     ) -> None:
+        """`admits` tells whether the pool may be changed at a time, by its last change's time."""
         self.id = pool
         self._listener = listener
         self._clock = clock
+        self._admits = admits
         self._running = running
         self._clock_offset = 0  # the clock's time less the running time, at the last transaction
         self._memory = Memory()
@@ -296,6 +299,8 @@ class PoolReplica:
                 now = self._clock(connection)  # waits for the first result
                 self._clock_offset = now - self._running()
                 row = loader.locked(sent, self.id)
+            if not self._admits(now, row.now):
+                raise ClockRefused(events_ahead(f"pool {self.id}", row.now, now))
             self._refresh(connection, row)
             self._load_finished(connection, asks)
             memory = self._memory

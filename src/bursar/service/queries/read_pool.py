@@ -13,7 +13,9 @@ from typing import Final, TypeVar
 import psycopg
 from psycopg import errors
 
+from bursar.core.instant import Instant
 from bursar.service.ledger.batcher import Busy, Unreachable
+from bursar.store.database import guard_clock
 from bursar.store.embedded import DatabaseDown
 from bursar.store.sql.connection import Connection
 
@@ -35,8 +37,15 @@ _LOST: Final = (
 class ReadPool:
     """Runs read queries on a few threads."""
 
-    def __init__(self, connect: Callable[[], Connection], threads: int = 4) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        threads: int = 4,
+        clock: Callable[[Connection], Instant] | None = None,
+    ) -> None:
+        """`clock` is what `money_time` asks on these connections; None: the database itself."""
         self._connect = connect
+        self._clock = clock
         self._own = threading.local()
         self._open: list[Connection] = []
         self._waiting = threading.Semaphore(WAITING_MAX)
@@ -73,6 +82,8 @@ class ReadPool:
         connection: Connection | None = getattr(self._own, "connection", None)
         if connection is None or connection.closed:
             connection = self._own.connection = self._connect()
+            if self._clock is not None:
+                guard_clock(connection, self._clock)
             self._open.append(connection)
         return connection
 

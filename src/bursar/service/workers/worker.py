@@ -27,6 +27,7 @@ from bursar.store.sql.connection import Connection
 
 REST: Final = math.inf  # returned by a turn: end the thread; the next wake-up starts another
 RETRY_S: Final = 1.0  # pause after an error
+REPORT_AGAIN_S: Final = 60.0  # between two warnings of the same kind
 BUSY_FACTOR: Final = 9  # rest after a turn, as a multiple of its length
 REST_MAX_S: Final = 5.0  # of a leased worker, however long a turn takes
 STOP_GRACE_S: Final = 2.0  # for the current turn to finish before its statement is cancelled
@@ -79,6 +80,7 @@ class Worker:
         self._is_started = False
         self._is_stopping = False
         self._poll_at = 0.0
+        self._reported: tuple[type[Exception], float] | None = None  # the last warning, and when
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
@@ -209,9 +211,20 @@ class Worker:
         if self._is_stopping:
             _log.info("%s stopped with an error: %s", self.name, error)
         elif isinstance(error, (psycopg.Error, Fault)):
-            _log.warning("%s failed, next try in %g s: %s", self.name, self._retry_s, error)
+            level = logging.DEBUG if self._is_reported(error) else logging.WARNING
+            _log.log(level, "%s failed, next try in %g s: %s", self.name, self._retry_s, error)
         else:
             _log.error("%s failed, next try in %g s", self.name, self._retry_s, exc_info=error)
+
+    def _is_reported(self, error: Exception) -> bool:
+        """Whether a failure of this kind was logged within the last minute."""
+        now_s = time.monotonic()
+        if self._reported is not None:
+            kind, at_s = self._reported
+            if kind is type(error) and now_s - at_s < REPORT_AGAIN_S:
+                return True
+        self._reported = type(error), now_s
+        return False
 
 
 class WorkerLease(NamedTuple):

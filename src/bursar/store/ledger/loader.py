@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from psycopg.pq import PipelineStatus
 
 from bursar.core.ids import OrgId
+from bursar.core.instant import Instant
 from bursar.core.ledger.books import AFTER_POSTINGS, Books, FreeChange, GrantLane, order_of
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.idempotency import Reply
@@ -61,6 +62,11 @@ class OrgRow:
     number: int
     frozen: str | None
     values: Values
+
+    @property
+    def now(self) -> Instant:
+        """The time of the org's last event."""
+        return int(self.values[1])
 
     @property
     def tier(self) -> str | None:

@@ -1,6 +1,6 @@
 """The type of connections, the rights of a transaction, and the database's clock."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
 
 import psycopg
@@ -29,8 +29,14 @@ def restrict_to_orgs(connection: Connection, orgs: Iterable[OrgId]) -> None:
     connection.execute(ENTER_ORGS, [array_literal(list(orgs))])
 
 
-def money_time(connection: Connection) -> int:
+def database_time(connection: Connection) -> int:
     """Read the database's clock, in microseconds since 1970; only once the locks are held (D5)."""
     row = connection.execute(MONEY_TIME).fetchone()
     assert row is not None
     return int(row[0])
+
+
+def money_time(connection: Connection) -> int:
+    """The time for money: the database's, judged by the connection's guard if it has one."""
+    guard: Callable[[Connection], int] | None = getattr(connection, "clock_guard", None)
+    return database_time(connection) if guard is None else guard(connection)
