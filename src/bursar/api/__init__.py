@@ -1,1 +1,1 @@
-"""The HTTP interface: routes, keys, limits. It translates; what is decided, is decided below."""
+"""The HTTP interface: routes, keys, limits. It contains no rules."""

@@ -34,7 +34,7 @@ class Application:
             await self._live(receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """Keep the keys in use fresh for as long as the process serves."""
+        """Refresh the cached keys while the process serves."""
         await receive()
         settle()
         refresh = asyncio.create_task(self.service.keys.keep_fresh())
@@ -88,7 +88,7 @@ async def _stream(response: StreamingResponse, call: Call, ours: RawHeaders, sen
 
 
 def _without(ours: RawHeaders, own: RawHeaders) -> RawHeaders:
-    """Our headers but those that the response has itself: a page has a policy of its own."""
+    """Our headers, except those that the response sets itself, such as a page's own policy."""
     names = {name for name, _ in own}
     return [header for header in ours if header[0] not in names]
 

@@ -21,7 +21,7 @@ _log = logging.getLogger("bursar.api")
 ERRORS_MAX: Final = 20  # validation errors in one response
 NAME_MAX: Final = 100  # characters of a field name that came from the client
 
-# The Request-Id of the current call: it is in the response and in the _log.
+# The Request-Id of the current call, in its response and in the log.
 REQUEST_ID: Final[ContextVar[str]] = ContextVar("REQUEST_ID", default="-")
 
 # The code for each fault of the service, and the seconds for Retry-After.

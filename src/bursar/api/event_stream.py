@@ -24,24 +24,24 @@ MEDIA_TYPE: Final = "text/event-stream"
 
 
 class Streams:
-    """The streams of a process."""
+    """The event streams of a process."""
 
     def __init__(self) -> None:
         self._open: Counter[str] = Counter()
         self._closed = False
 
     def close(self) -> None:
-        """Let all of them end: the process stops."""
+        """End all streams, because the process stops."""
         self._closed = True
 
     def check_room(self, org: str) -> None:
-        """End the call if there are too many streams already."""
+        """End the call if there are too many streams."""
         if self._open.total() >= STREAMS_MAX or self._open[org] >= STREAMS_PER_ORG_MAX:
             raise CallFailed("busy", "too many streams are open", {"Retry-After": str(RETRY_S)})
 
     @contextmanager
     def counted(self, org: str) -> Iterator[None]:
-        """Be one of the streams; from its first word on, for who hears none has gone."""
+        """Count a stream from its first byte on; a client that reads none has gone."""
         self._open[org] += 1
         try:
             yield
@@ -49,7 +49,7 @@ class Streams:
             self._open[org] -= 1
 
     async def ticks(self) -> AsyncIterator[bool]:
-        """When to look again, until it is time to end; and whether a sign of life is due."""
+        """When to poll again, until the stream ends; and whether a keep-alive is due."""
         ends_at, signs_at = time.monotonic() + STREAM_S, time.monotonic() + KEEP_ALIVE_S
         while not self._closed and (now := time.monotonic()) < ends_at:
             due = now >= signs_at
@@ -60,6 +60,6 @@ class Streams:
 
 
 def event_text(kind: str, data: str, id: int | None = None) -> str:
-    """One event as it is sent; `data` is one line."""
+    """The text of one event; `data` is one line."""
     number = "" if id is None else f"id: {id}\n"
     return f"{number}event: {kind}\ndata: {data}\n\n"

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class RateLimits:
-    """The limits that this process keeps, together with the others."""
+    """The rate limits of this process; limits of keys and orgs are shared by all processes."""
 
     def __init__(self, readers: ReadPool) -> None:
         self._readers = readers
@@ -47,7 +47,7 @@ class RateLimits:
     async def check(
         self, call: "Call", org: str, key: str, per_s: int | None, calls: int = 1
     ) -> None:
-        """End the call if its key, or its org, has made too many."""
+        """Fail the call if its key or its org has made too many calls."""
         own = _rate(rate_of(per_s, is_operator=org == DEPLOYMENT))
         allowed = await self._rates.allow(org, key, own, calls)
         call.rate_headers = _headers(own, allowed)
@@ -59,19 +59,19 @@ class RateLimits:
                 raise _too_many(shared)
 
     async def submit(self, org: str, per_minute: int, jobs: int) -> int:
-        """Let an org submit jobs: how many microseconds it must wait, 0 if it need not (S8).
+        """Count submitted jobs; return how many microseconds the org must wait, 0 if none (S8).
 
-        A minute's jobs may come at once. More than that are let in when nothing else has come for a
-        minute, and count as a minute's.
+        The jobs of one minute may come at once. A larger array is admitted if nothing else was
+        submitted for a minute, and counts as one minute's jobs.
         """
         rate = Minutely(per_s=per_minute // 60, burst=per_minute)
         allowed = await self._rates.allow(org, SUBMISSIONS, rate, min(jobs, per_minute))
         return 0 if allowed.is_allowed else allowed.wait_s * SECOND
 
     def count_guess(self, address: str) -> None:
-        """End the call if too many came from its address that showed no key that is known.
+        """Fail the call if its address has sent too many unknown keys.
 
-        Asked only of those: behind a proxy, others with valid keys have the same address.
+        Called only for unknown keys: behind a proxy, others with valid keys have the same address.
         """
         if not self._addresses.allow(_network(address)):
             raise _too_many_guesses()
@@ -79,10 +79,11 @@ class RateLimits:
     async def look_up_guess(
         self, address: str, look: Callable[[], Awaitable[T | None]]
     ) -> T | None:
-        """What a look-up finds of a key that is new here, and that may be made up.
+        """Look up a key that is new here and may be invented.
 
-        It is a guess of its address until it is found. An address that has none left is not shut
-        out, for others with valid keys may have it, too: its keys are looked up a few at a time.
+        It counts as a guess of its address until it is found. An address without guesses left is
+        not blocked, because others with valid keys may share it: its keys are looked up a few at a
+        time.
         """
         place = _network(address)
         if not self._addresses.allow(place):
@@ -93,7 +94,7 @@ class RateLimits:
         return value
 
     async def _in_turn(self, look: Callable[[], Awaitable[T | None]]) -> T:
-        """What a look-up finds when its turn has come; the call ends if that is nothing."""
+        """The result of a look-up that waits for its turn; the call fails if the key is unknown."""
         try:
             async with asyncio.timeout(GUESS_WAIT_S):
                 await self._guess_slots.acquire()

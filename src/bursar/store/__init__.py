@@ -1,1 +1,1 @@
-"""PostgreSQL: where the books are kept between one decision and the next."""
+"""PostgreSQL: stores the books, jobs and pools."""

@@ -1,1 +1,1 @@
-"""What crosses a process: requests, answers, problems. Shapes only; no rule of the domain."""
+"""Types of requests, responses and problems. No rules of the domain."""

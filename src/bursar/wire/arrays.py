@@ -1,4 +1,4 @@
-"""Arrays of jobs over HTTP: one request for many like jobs, and how they stand."""
+"""Arrays of jobs over HTTP: one request for many similar jobs, and the states of its elements."""
 
 from typing import Annotated, Final
 
@@ -30,7 +30,7 @@ class Array(WireModel):
 
 
 class JobArray(WireModel):
-    """How many elements an array has, and in which states they are."""
+    """The number of elements of an array, and how many are in each state."""
 
     count: int
     at_once: int

@@ -1,4 +1,4 @@
-"""The words that requests and answers are made of: ids, amounts, times, contexts, policies."""
+"""The fields that requests and responses share: ids, amounts, times, contexts, policies."""
 
 from typing import Annotated, Any, Final, Self
 
@@ -31,7 +31,7 @@ SomeMicros = Annotated[int, Field(ge=1, le=AMOUNT_MAX, description="micro-credit
 
 
 def _check_text(text: str) -> str:
-    """A text that a database can keep; JSON Schema cannot say it all."""
+    """Check that a database can store the text; JSON Schema cannot express all of it."""
     if "\0" in text:
         raise ValueError("it has a character that cannot be kept")
     if len(text.encode()) > TEXT_MAX:
@@ -58,13 +58,13 @@ Time = Annotated[
 
 
 class WireModel(BaseModel):
-    """Something with named parts: no others, none of another type, none changed afterwards."""
+    """The base of requests and responses: strict types, no unknown fields, immutable."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class IdFactory:
-    """Ids for what a request leaves unnamed: the same for the same key but for their time."""
+    """Makes ids that a request omits: the same for the same key, except for their time."""
 
     def __init__(self, org: str, key: str, at_ms: int) -> None:
         self._org = org
@@ -73,7 +73,7 @@ class IdFactory:
         self.generated_fields: tuple[str, ...] = ()  # the fields of the command that were made up
 
     def id(self, field: str, requested: str | None) -> str:
-        """The id that was given, or one that is made; `field` is the command's."""
+        """The id of the request, or a new one; `field` is the command's."""
         if requested is not None:
             return requested
         self.generated_fields = (*self.generated_fields, field)
@@ -81,7 +81,7 @@ class IdFactory:
 
 
 class Context(WireModel):
-    """What a hold is for; prices and the policies of grants look at it."""
+    """What a hold is for. Prices and grant policies depend on it."""
 
     gpu_type: Text | None = None
     gpu_count: Annotated[int, Field(ge=0, le=GPUS_MAX)] = 0
@@ -115,7 +115,7 @@ class Context(WireModel):
 
 
 class Policy(WireModel):
-    """What a grant may be spent on; an empty list does not restrict."""
+    """What a grant may be spent on. An empty list does not restrict."""
 
     gpu_types: Names = []
     regions: Names = []

@@ -68,14 +68,14 @@ Names = Annotated[list[Text], Field(max_length=16)]
 
 
 class Topology(WireModel):
-    """On how many nodes a job's GPUs are, and how close together."""
+    """How many nodes a job's GPUs are on, and how close together."""
 
     nodes: Annotated[int, Field(ge=1, le=TASKS_MAX)] = 1
     within: Literal["node", "island", "rack", "pool"] = "pool"
 
 
 class GpuRequest(WireModel):
-    """The GPUs that a job needs at once."""
+    """The GPUs that a job needs at the same time."""
 
     types: Annotated[list[Text], Field(min_length=1, max_length=16)]
     count: Annotated[int, Field(ge=1, le=GPUS_MAX, description="in all")] = 1
@@ -181,7 +181,7 @@ class JobRequest(WireModel):
 
     @property
     def run_ms(self) -> int:
-        """The longest run and the grace in which it stops."""
+        """The maximum run time plus the stop grace."""
         return self.max_run_seconds * 1_000 + STOP_GRACE_MS
 
     @property
@@ -295,7 +295,7 @@ def pricing_context(stored: Mapping[str, Any], gpu_types: tuple[str, ...]) -> co
 
 
 class JobExtensionRequest(WireModel):
-    """Set more aside for a job."""
+    """Reserve more credits for a job."""
 
     amount_micros: SomeMicros
 
@@ -425,7 +425,7 @@ EndClassName = Literal["user", "platform", "preemption", "limit"]  # who answers
 
 
 class Job(WireModel):
-    """A job as its org knows it."""
+    """A job."""
 
     id: str
     account_id: str
@@ -487,7 +487,7 @@ class CostlyJob(WireModel):
 
 
 class JobStep(WireModel):
-    """A step of a job's life."""
+    """A step in the history of a job."""
 
     number: int
     at: Time

@@ -63,7 +63,7 @@ class EmptyBody(WireModel):
 
 
 class OrgRequest(WireModel):
-    """Begin an org, with its root account."""
+    """Create an org and its root account."""
 
     name: Text
     id: Id | None = None
@@ -72,7 +72,7 @@ class OrgRequest(WireModel):
 
 
 class AccountRequest(WireModel):
-    """Put an account into the tree."""
+    """Create an account."""
 
     org_id: Id | None = None
     parent_id: Id
@@ -91,7 +91,7 @@ class AccountRequest(WireModel):
 
 
 class UserRequest(WireModel):
-    """Let a principal of the org spend credits."""
+    """Create a user, who can then spend credits."""
 
     org_id: Id | None = None
     id: Id | None = None
@@ -102,7 +102,7 @@ class UserRequest(WireModel):
 
 
 class TierRequest(WireModel):
-    """Give an org a tier."""
+    """Set the tier of an org."""
 
     org_id: Id
     tier: Text
@@ -116,14 +116,14 @@ class TierRequest(WireModel):
 
 
 class RecurrenceRequest(WireModel):
-    """How a grant is issued again and again."""
+    """How a recurring grant is issued."""
 
     every: Literal["day", "week", "month"]
     roll_over_max_micros: Micros = 0
 
 
 class GrantRequest(WireModel):
-    """Issue credits, once or again and again."""
+    """Issue credits, once or every period."""
 
     account_id: Id
     amount_micros: SomeMicros
@@ -172,7 +172,7 @@ class GrantRequest(WireModel):
 
 
 class GrantExtensionRequest(WireModel):
-    """Let a grant expire later."""
+    """Extend the expiry of a grant."""
 
     expires_at: Time | None
 
@@ -201,7 +201,7 @@ class TransferRequest(WireModel):
 
 
 class DebtRequest(WireModel):
-    """Owe an amount that no hold covers, such as a payment charged back."""
+    """Book a debt that no hold covers, such as a payment that was charged back."""
 
     account_id: Id
     amount_micros: SomeMicros
@@ -217,7 +217,7 @@ class DebtRequest(WireModel):
 
 
 class AbsorptionRequest(WireModel):
-    """Write a debt off at the operator's cost: an amount of it, or all."""
+    """Write off a debt at the operator's cost: an amount of it, or all."""
 
     amount_micros: SomeMicros | None = None
 
@@ -230,7 +230,7 @@ class AbsorptionRequest(WireModel):
 
 
 class HoldRequest(WireModel):
-    """Reserve an amount, or what running for so long can cost; all of it or nothing."""
+    """Reserve an amount, or the cost of a run time; all of it or nothing."""
 
     account_id: Id
     amount_micros: SomeMicros | None = None
@@ -248,7 +248,7 @@ class HoldRequest(WireModel):
     def to_command(
         self, ids: IdFactory, user: str, capped_key: str | None = None
     ) -> commands.Reserve:
-        """The command that is meant; `user` is who asks if the body does not say.
+        """Build the command; `user` is used if the body names none.
 
         `capped_key` is the key of the request, if it has a spend cap.
         """
@@ -265,13 +265,13 @@ class HoldRequest(WireModel):
 
 
 class QuoteRequest(HoldRequest):
-    """What a hold would cost, and what forbids it."""
+    """Request the cost of a hold, and the reasons that would refuse it."""
 
     likely_run_ms: RunMs | None = None
 
 
 class HoldExtensionRequest(WireModel):
-    """Hold more, last longer, or both."""
+    """Add credits to a hold, extend its expiry, or both."""
 
     amount_micros: Micros = 0
     expires_at: Time | None = None
@@ -284,9 +284,9 @@ class HoldExtensionRequest(WireModel):
 
 
 class ChargeRequest(WireModel):
-    """Charge an amount, or an attempt's run time so far.
+    """Charge an amount, or the run time of an attempt so far.
 
-    With `effective_at` an amount of usage is booked that became known late, on a closed hold too.
+    With `effective_at`, an amount of late usage is booked, also on a closed hold.
     """
 
     amount_micros: SomeMicros | None = None
@@ -322,7 +322,7 @@ class ChargeRequest(WireModel):
 
 
 class SettlementRequest(WireModel):
-    """Charge up to a total or a last reading, or nothing more; the rest is refunded."""
+    """Charge up to a total or a last reading, or nothing more. The rest is refunded."""
 
     total_micros: Micros | None = None
     run_ms_total: RunMs | None = None
@@ -347,7 +347,7 @@ class SettlementRequest(WireModel):
 
 
 class RefundRequest(WireModel):
-    """Return a part of what is open."""
+    """Refund a part of what is open."""
 
     amount_micros: SomeMicros
 
@@ -359,7 +359,8 @@ class RefundRequest(WireModel):
 class ReversalRequest(WireModel):
     """Undo a charge, or an amount of it.
 
-    What would lapse because its grant has expired is issued again until `reissue_until`, if given.
+    Credits that lapse because their grant has expired are issued again until `reissue_until`, if
+    set.
     """
 
     amount_micros: SomeMicros | None = None
@@ -459,15 +460,12 @@ class RateRequest(WireModel):
 
 
 class PriceRequest(WireModel):
-    """Add a version to an org's prices; or to the deployment's, for orgs that have none."""
+    """Add a version to an org's prices; without an org, to the deployment's default prices."""
 
     org_id: Id | None = None
     rates: Annotated[list[RateRequest], Field(min_length=1, max_length=1_000)]
     effective_at: Time | None = None
-    cache_hit_ppm: Annotated[
-        int | None,
-        Field(ge=0, le=PPM, description="of what a run has cost: what its result costs another"),
-    ] = None
+    cache_hit_ppm: Annotated[int | None, Field(ge=0, le=PPM)] = None
     keep_others: Annotated[
         bool,
         Field(
@@ -479,7 +477,7 @@ class PriceRequest(WireModel):
     id: Id | None = None
 
     def to_command(self, ids: IdFactory) -> commands.SetPrice:
-        """The command that is meant; in force from now on if it does not say from when."""
+        """Build the command; without a time, the version is in force from now on."""
         rates = tuple(
             Rate(
                 gpu_type=rate.gpu_type,
@@ -535,5 +533,5 @@ _FIELD_NAMES_BY_COMMAND: Final[Mapping[tuple[type[commands.Command], str], str]]
 
 
 def api_field_name(command: commands.Command, field: str) -> str:
-    """What a caller calls a field of a command."""
+    """The API's name for a field of a command."""
     return _FIELD_NAMES_BY_COMMAND.get((type(command), field)) or _FIELD_NAMES.get(field, field)

@@ -1,8 +1,7 @@
-"""Responses of the ledger, built from events.
+"""Responses of the ledger.
 
-An answer to a command is a function of the command and its events, nothing else: so the same key
-gets the same bytes again, whatever has happened since. An answer to a question is made from what
-was read.
+The response to a command depends only on the command and its events. So the same key gets the same
+bytes again, whatever has happened since. The response to a query is built from what was read.
 """
 
 from collections.abc import Iterable
@@ -21,7 +20,7 @@ Happened = tuple[events.Event, ...]
 
 
 def find_event(kind: type[E], happened: Happened, **fields: object) -> E | None:
-    """The first event of a kind with these fields: others may have fallen due before it."""
+    """The first event of a kind with these fields; due events may come before it."""
     for event in happened:
         if isinstance(event, kind) and all(
             getattr(event, name) == value for name, value in fields.items()
@@ -31,14 +30,14 @@ def find_event(kind: type[E], happened: Happened, **fields: object) -> E | None:
 
 
 def require_event(kind: type[E], happened: Happened, **fields: object) -> E:
-    """The event of a kind with these fields, which must have happened."""
+    """The event of a kind with these fields, which must exist."""
     event = find_event(kind, happened, **fields)
     assert event is not None, f"no {kind.__name__} among what happened"
     return event
 
 
 class GrantAmount(WireModel):
-    """An amount that a grant gave or got."""
+    """An amount of one grant."""
 
     grant_id: str
     amount_micros: Micros
@@ -64,7 +63,7 @@ class Org(WireModel):
 
 
 class Account(WireModel):
-    """A place in the tree."""
+    """An account of an org."""
 
     id: str
     org_id: str
@@ -85,7 +84,7 @@ class Account(WireModel):
 
 
 class User(WireModel):
-    """A principal of the org."""
+    """A user of an org."""
 
     id: str
     org_id: str
@@ -102,7 +101,7 @@ class Tier(WireModel):
 
 
 class Grant(WireModel):
-    """Credits issued once; each of them is in one compartment."""
+    """Credits issued once. Each of them is in one compartment."""
 
     id: str
     account_id: str
@@ -120,7 +119,7 @@ class Grant(WireModel):
 
     @classmethod
     def from_core(cls, terms: core.GrantTerms) -> Self:
-        """A grant as it was issued."""
+        """The grant as issued."""
         return cls.model_construct(**_grant(terms))
 
 
@@ -166,13 +165,13 @@ class Compartments(WireModel):
 
 
 class GrantDetail(Grant):
-    """A grant, and what is in it now."""
+    """A grant and its current compartments."""
 
     owned: Compartments
 
     @classmethod
     def with_compartments(cls, terms: core.GrantTerms, owned: reading.Owned) -> Self:
-        """A grant as it is now."""
+        """The grant with its current compartments."""
         return cls.model_construct(**_grant(terms), owned=Compartments.from_core(owned))
 
 
@@ -202,7 +201,7 @@ class Recurrence(WireModel):
 
 
 class GrantRevocation(WireModel):
-    """Credits that were taken back."""
+    """Credits that were revoked."""
 
     grant_id: str
     revoked_micros: Micros
@@ -220,14 +219,14 @@ class GrantRevocation(WireModel):
 
 
 class GrantExtension(WireModel):
-    """A grant that expires later."""
+    """A grant with a later expiry."""
 
     grant_id: str
     expires_at: Time | None
 
 
 class Debt(WireModel):
-    """What is owed."""
+    """A debt."""
 
     id: str
     account_id: str
@@ -248,7 +247,7 @@ class Debt(WireModel):
 
 
 class DebtAbsorption(WireModel):
-    """Debt that the operator pays."""
+    """Debt that was written off at the operator's cost."""
 
     debt_id: str
     absorbed_micros: Micros
@@ -258,7 +257,7 @@ class DebtAbsorption(WireModel):
 
 
 class Rate(WireModel):
-    """What a GPU-hour of a type costs in a hold."""
+    """The price of a GPU-hour of a type in a hold."""
 
     gpu_type: str
     micros_per_gpu_hour: Micros
@@ -284,7 +283,7 @@ class Draw(WireModel):
 
 
 class Hold(WireModel):
-    """Credits set aside."""
+    """Credits reserved for a purpose."""
 
     id: str
     account_id: str
@@ -303,7 +302,7 @@ class Hold(WireModel):
 
     @classmethod
     def from_core(cls, hold: core.Hold) -> Self:
-        """A hold as it is now."""
+        """The current state of a hold."""
         return cls.model_construct(
             **_terms(hold.terms),
             state="open" if hold.closed_at is None else "closed",
@@ -327,7 +326,7 @@ class Hold(WireModel):
 
     @classmethod
     def from_event(cls, event: events.HoldOpened) -> Self:
-        """A hold as it was opened."""
+        """The hold as it was opened."""
         return cls.model_construct(
             **_terms(event.terms),
             state="open",
@@ -362,7 +361,7 @@ def _terms(terms: core.HoldTerms) -> dict[str, Any]:
 
 
 class HoldUpdate(WireModel):
-    """How a hold stands after a change."""
+    """The state of a hold after a change."""
 
     hold_id: str
     state: Literal["open", "closed"]
@@ -387,7 +386,7 @@ class HoldUpdate(WireModel):
 
 
 class BookedCharge(WireModel):
-    """Usage that was charged, and how the hold stands then."""
+    """Usage that was charged, and the state of the hold after it."""
 
     id: str
     hold_id: str
@@ -424,7 +423,7 @@ class BookedCharge(WireModel):
 
     @classmethod
     def zero(cls, command: commands.Charge | commands.BookLate) -> Self:
-        """A reading that brought nothing new."""
+        """The response for a reading that adds nothing."""
         return cls.model_construct(
             id=command.charge,
             hold_id=command.hold,
@@ -485,7 +484,7 @@ class Reversal(WireModel):
 
 
 class HoldQuote(WireModel):
-    """What a hold would take, and everything that stands against it."""
+    """What a hold would reserve, and all reasons that would refuse it."""
 
     held_micros: Micros
     likely_micros: Micros
@@ -546,7 +545,7 @@ class Budget(WireModel):
 
 
 class Deleted(WireModel):
-    """Something that is no more."""
+    """The id of the deleted object."""
 
     id: str
 
@@ -595,7 +594,7 @@ class ExpiringAmount(WireModel):
 
 
 class Expirations(WireModel):
-    """What will lapse within a day, a week, a month, and all of it by date."""
+    """Credits that will lapse within a day, a week, a month, and the list by date."""
 
     within_24h_micros: Micros | None  # None beyond a list that is cut
     within_7d_micros: Micros | None
@@ -605,7 +604,7 @@ class Expirations(WireModel):
 
 
 class BurnRate(WireModel):
-    """How fast the subtree spends, over the last seven days."""
+    """How fast an account and those below it spend, over the last seven days."""
 
     micros_per_day: Micros
     runs_out_at: Time | None
@@ -614,7 +613,7 @@ class BurnRate(WireModel):
 class Balance(WireModel):
     """What an account owns, can spend, has used and owes.
 
-    Of the past it is known what was owned; what could be spent then is not worked out.
+    For a time in the past, only what was owned is known.
     """
 
     account_id: str
@@ -637,7 +636,7 @@ class Balance(WireModel):
 
 
 class EventRecord(WireModel):
-    """An event as it stands in its stream."""
+    """An event of an org."""
 
     stream: str
     number: int

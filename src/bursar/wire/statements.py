@@ -13,7 +13,7 @@ CompartmentName = Literal["available", "held", "spent", "lapsed", "revoked", "mo
 
 
 class StatementLine(WireModel):
-    """An amount that moved from one compartment to another; from none when it was issued."""
+    """An amount that moved between compartments; the source of issued credits is null."""
 
     at: Time
     effective_at: Time
@@ -33,7 +33,7 @@ class StatementLine(WireModel):
 
 
 class StatementPage(WireModel):
-    """A page of a statement: opening and items come to the closing, in every compartment."""
+    """A page of a statement: opening plus items equals closing, for every compartment."""
 
     account_id: str
     start: From
@@ -47,7 +47,7 @@ class StatementPage(WireModel):
 
 
 class UsageRow(WireModel):
-    """What was used by one value of each dimension; those that were not asked for are left out."""
+    """The usage for one value of each dimension. Dimensions that were not requested are omitted."""
 
     account_id: str | None = None
     account_name: str | None = None
@@ -62,7 +62,7 @@ class UsageRow(WireModel):
 
 
 class UsageReport(WireModel):
-    """Usage by dimensions, and all of it."""
+    """Usage by dimensions, and the total."""
 
     org_id: str
     start: From

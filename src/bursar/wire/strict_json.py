@@ -12,11 +12,11 @@ NAME_MOST: Final = 100  # characters of a name in an error
 
 
 class Malformed(ValueError):
-    """A text that is not JSON, or is but could be understood in two ways."""
+    """The text is not JSON, or is ambiguous."""
 
 
 def parse_json(body: bytes) -> Any:
-    """What a JSON text says; numbers are whole, names occur once, text is Unicode."""
+    """Parse JSON: numbers are whole, names occur once, text is Unicode."""
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:

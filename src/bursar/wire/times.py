@@ -15,7 +15,7 @@ LATEST: Final[Instant] = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // _MICRO
 
 
 def instant_text(at: Instant) -> str | None:
-    """`2026-11-15T09:30:00.000000Z`; None for what has no end."""
+    """Format an instant: `2026-11-15T09:30:00.000000Z`; None for NEVER."""
     if at >= NEVER:
         return None
     moment = _EPOCH + timedelta(microseconds=min(at, LATEST))
@@ -23,7 +23,7 @@ def instant_text(at: Instant) -> str | None:
 
 
 def instant_of(text: str) -> Instant:
-    """The instant that a text names; `ValueError` if it is none, or before 1970."""
+    """Parse an instant; `ValueError` if the text is invalid or before 1970."""
     if not isinstance(text, str) or not _RFC_3339.fullmatch(text):
         raise ValueError("a time is written as in 2026-11-15T09:30:00Z, with its offset")
     try:

@@ -87,7 +87,7 @@ class ResendResponse(WireModel):
 
 
 class RecordedEvent(Protocol):
-    """An event as it stands in its stream."""
+    """An event of an org."""
 
     @property
     def number(self) -> int: ...
@@ -102,7 +102,7 @@ class RecordedEvent(Protocol):
 
 
 def build_payload(org: str, event: RecordedEvent) -> bytes:
-    """Build the message for an event; the same bytes at each try."""
+    """Build the message for an event; the same bytes at each attempt."""
     number, at, kind = event.number, event.at, event.kind
     body = json.loads(event.body)
     if kind == SettingSet.__name__ and body["kind"] == ALERT:
@@ -118,7 +118,7 @@ def build_payload(org: str, event: RecordedEvent) -> bytes:
 def describe_event(
     org: str, number: int, at: Instant, kind: str, actor: str, body: Any
 ) -> dict[str, Any]:
-    """An event as it stands in its stream."""
+    """The JSON form of an event."""
     return {
         "stream": org,
         "number": number,

@@ -39,7 +39,7 @@ class BatchRequest(WireModel):
 
 
 class BatchResult(WireModel):
-    """What became of one operation of a batch; what a call by itself is told in headers, too."""
+    """The result of one operation of a batch, including what single calls return in headers."""
 
     status: int
     replayed: bool
@@ -82,7 +82,7 @@ async def batch(call: Call, body: BatchRequest) -> Response:
 
 
 def _keys(call: Call, lines: list[BatchLine]) -> list[str]:
-    """The key of each line: its own, or that of the whole call with the line's place."""
+    """The key of each line: its own, or that of the whole call with the line's index."""
     if all(line.idempotency_key for line in lines):
         return [line.idempotency_key or "" for line in lines]
     whole = call.idempotency_key()
@@ -90,7 +90,7 @@ def _keys(call: Call, lines: list[BatchLine]) -> list[str]:
 
 
 def _placed(whole: str, place: int) -> str:
-    """The key of a line that has none; one that would be too long is shortened, always alike."""
+    """The key of a line without one; if too long, it is shortened, always in the same way."""
     key = f"{whole}:{place}"
     return (
         key if len(key) <= IDEMPOTENCY_KEY_MAX else f"{sha256(whole.encode()).hexdigest()}:{place}"
@@ -98,7 +98,7 @@ def _placed(whole: str, place: int) -> str:
 
 
 async def _line(service: Service, caller: Caller, line: BatchLine, key: str) -> dict[str, Any]:
-    """The result of one operation; what fails, fails alone."""
+    """The result of one operation; an error affects only its own line."""
     try:
         operation = COMMANDS[line.operation]
         if ("{id}" in operation.path) != (line.id is not None):

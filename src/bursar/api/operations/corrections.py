@@ -1,4 +1,4 @@
-"""A route for operators: who answers for the end of an attempt (M3)."""
+"""A route for operators: corrects the end class of an attempt (M3)."""
 
 from starlette.responses import Response
 
@@ -38,8 +38,8 @@ operations = OperationTable("Jobs")
     ),
 )
 async def correct(call: Call, id: Id, body: EndCorrectionRequest) -> Response:
-    """Change who answers for the end of an attempt of a finished job. Its lost work is refunded
-    or charged accordingly.
+    """Change who is responsible for the end of an attempt of a finished job. Its lost work is
+    refunded or charged accordingly.
     """
     service, caller = call.service, call.caller
     key = call.idempotency_key()
@@ -55,7 +55,7 @@ async def correct(call: Call, id: Id, body: EndCorrectionRequest) -> Response:
 
 
 async def _check_finished(service: Service, org: str, id: str, attempt: int) -> None:
-    """Refuse what is not over; what is over stays so. Attempts are known from their starts on."""
+    """Refuse unless job and attempt have finished. Attempts exist from their start on."""
     job = (await service.read(lambda reader: JobQueries(reader).job(org, id))).value
     if job is None:
         raise unknown("jobs", id)

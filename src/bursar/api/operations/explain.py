@@ -123,8 +123,8 @@ async def _explain_job(
 
 
 async def _payable_types(service: Service, org: str, job: JobView) -> frozenset[str]:
-    """The GPU types of a job's pool that have a price for the job, without those that the job asks
-    for in vain: its hold has no rate for them.
+    """The GPU types of a job's pool that have a price for the job, without requested types for
+    which its hold has no rate.
     """
     handle = await find_pool(service, job.pool)
     types = handle.look(lambda pool: {machine.node.gpu_type for machine in pool.machines.values()})

@@ -221,7 +221,7 @@ def _problem_of(refusal: AdmissionRefused) -> CallFailed:
 
 
 def _place_of(admission: AdmissionResult) -> wire.QuotedPool:
-    """Where a job would wait, for a quote."""
+    """The pool and expected wait of a job, for a quote."""
     problem = None if admission.refusal is None else _problem_of(admission.refusal).body
     start = admission.start
     when = (None, None) if start is None else (start.earliest, start.latest)
@@ -301,7 +301,7 @@ async def get_job(call: Call, id: Id) -> Response:
 
 
 async def _standings(service: Service, org: str, jobs: Sequence[JobView]) -> Standings:
-    """The states of the elements, for the jobs that are arrays."""
+    """The states of the elements, for jobs that are arrays."""
     arrays = [job.job for job in jobs if job.elements is not None]
     if not arrays:
         return {}

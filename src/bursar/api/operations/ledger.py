@@ -1,4 +1,4 @@
-"""Operations that are one command of the ledger: over HTTP and in a batch alike."""
+"""Operations that are one command of the ledger, in single calls and in batches."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final

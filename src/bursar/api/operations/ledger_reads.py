@@ -194,7 +194,7 @@ async def list_grants(
 
 
 def _parse_after(after: str) -> tuple[Instant, str]:
-    """Where a page of grants begins: after the grant that was issued then, of this id."""
+    """The position after which a page of grants begins: issue time and id."""
     match = _AFTER.fullmatch(after)
     if after and match is None:
         raise CallFailed("invalid_request", "after: use the `next` value of the previous page")
@@ -334,7 +334,7 @@ def _parse_context(text: str | None) -> Context:
 
 
 def _first_error(error: ValidationError) -> str:
-    """The first thing that is wrong with a context."""
+    """The first error in a context."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
@@ -378,7 +378,7 @@ def _current_balance(
 
 
 def _render_expirations(expiring: Sequence[Expiring], now: Instant) -> responses.Expirations:
-    """The amounts that will lapse; a sum is null if the list is cut before its end."""
+    """The amounts that will expire; a sum is null if the list is cut off before its end."""
     listed, has_more = expiring[:LISTED_MAX], len(expiring) > LISTED_MAX
     day, week, month = (
         sum_expiring(listed, now + days * DAY, is_cut=has_more) for days in (1, 7, 30)
@@ -460,7 +460,7 @@ async def create_quote(call: Call, body: requests.QuoteRequest) -> Response:
 
 
 def _render_top(places: Sequence[Any], at: Instant) -> bytes:
-    """A top list, and as of when it is so."""
+    """A top list, and the time of its values."""
     items = [
         {
             "org_id": place.org,

@@ -1,4 +1,4 @@
-"""Routes for the policy of a pool: who is entitled to what there, and how it decides (S3, S4)."""
+"""Routes for the policy of a pool: tiers, shares and rules (S3, S4)."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ DryRun = Annotated[bool, Field(description="only look whether it could be put in
 
 
 def _pools_with(call: Call, pool: str) -> tuple[Service, Caller, Pools]:
-    """Who asks, and the pools of this process; the call ends unless the pool is among them."""
+    """The caller and the pools of this process; the call fails unless the pool is among them."""
     service, caller = call.service, call.caller
     if service.pools is None or pool not in service.pools.handles:
         raise CallFailed("not_found", f"there is no pool {pool!r}")
@@ -103,7 +103,7 @@ async def set_policy(
 
 
 async def _begin(service: Service, caller: Caller, pool: str) -> None:
-    """Keep the shipped policy as a pool's own, so that there is one to change."""
+    """Store the default policy as the pool's own, so that it can be changed."""
     first = settings.build_command(POLICY_SETTING, pool, {}, 0)
     await run_command(service, caller, DEPLOYMENT, f"bursar:policy/{pool}", first)
 

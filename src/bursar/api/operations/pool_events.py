@@ -47,7 +47,7 @@ async def list_pool_events(
 
 
 def _render(pool: str, event: StoredEvent) -> str:
-    """An event; its body is told as it was written."""
+    """An event, with its body as stored."""
     document = {
         "stream": pool,
         "number": event.n,

@@ -1,4 +1,4 @@
-"""Routes for pools and their nodes: registering, reporting, logs, and looking at them."""
+"""Routes for pools and nodes: registration, reports, logs, and lists."""
 
 import asyncio
 from functools import partial
@@ -53,7 +53,7 @@ WaitMs = Annotated[
 
 
 async def find_pool(service: Service, pool: str) -> PoolHandle:
-    """A pool that is served here; one that another process has begun a moment ago is looked for."""
+    """A pool that is served here; looks for one that another process has just created."""
     pools = service.pools
     if pools is not None and pool not in pools.handles:
         await asyncio.to_thread(pools.poll)
@@ -63,7 +63,7 @@ async def find_pool(service: Service, pool: str) -> PoolHandle:
 
 
 async def _pool_of_node(call: Call, pool: str, node: str) -> tuple[Service, PoolHandle]:
-    """What a node's own key may do, in its pool."""
+    """The pool of a node; the call fails unless its key belongs to that node."""
     service, caller = call.service, call.caller
     caller.needs_node(pool, node)
     return service, await find_pool(service, pool)

@@ -1,4 +1,4 @@
-"""Routes for nodes that come and go: what operators decide, and what was ordered (S12)."""
+"""Routes for autoscaling: settings and node orders (S12)."""
 
 import re
 from typing import Final

@@ -1,11 +1,11 @@
-"""The two ways in which an embedded database cannot be had."""
+"""The two reasons why an embedded database is not available."""
 
 from bursar.core.refusal import Fault
 
 
 class StateUnusable(Exception):
-    """The caller's folder or settings do not allow a database; the message tells how to mend it."""
+    """The folder or settings do not allow a database; the message says how to correct it."""
 
 
 class DatabaseDown(Fault):
-    """The database does not serve although its folder is fine; trying again may help."""
+    """The database does not serve although its folder is usable; a retry may help."""

@@ -1,1 +1,1 @@
-"""An org's jobs as rows: jobs, arrays, shared results, routes and the outbox."""
+"""Rows of an org's jobs: jobs, arrays, shared results, routes and the outbox."""

@@ -1,7 +1,7 @@
-"""Arrays of jobs: those that can be advanced, and how many elements are in which state.
+"""Rows of arrays: those that can be advanced, and the states of their elements.
 
-An array is a row among the jobs and one here. Its elements are jobs from when they begin; before,
-they are no more than a count.
+An array has a row among the jobs and one here. An element gets a row when it is added to the pool;
+before that it is only counted.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ ARRAY_COLUMNS: Final = """
 
 
 def array_of_row(job: str, count: int, at_once: int, body: str, *more: Any) -> ArrayProgress:
-    """The array of a row of `ARRAY_COLUMNS`."""
+    """The array from a row of `ARRAY_COLUMNS`."""
     template = message_of(body)
     assert isinstance(template, Enqueue)
     begun, live, succeeded, failed, cancelled, expired, closed, done = more
@@ -60,7 +60,7 @@ DUE_OF: Final = _due("a.org_id = %s and (a.org_id, a.job_id) > (%s, %s)")
 def arrays_due(
     connection: Connection, org: OrgId | None, after: tuple[OrgId, str], most: int
 ) -> list[tuple[OrgId, ArrayProgress]]:
-    """Arrays of all orgs, or of one, that can be advanced, behind one."""
+    """Arrays of all orgs, or of one, that can be advanced, after a position."""
     sql, parameters = (DUE, after) if org is None else (DUE_OF, (org, *after))
     return [
         (owner, array_of_row(*row)) for owner, *row in connection.execute(sql, [*parameters, most])
@@ -116,7 +116,7 @@ class ArrayStates(NamedTuple):
 def array_states(
     connection: Connection, org: OrgId, jobs: Sequence[JobId]
 ) -> dict[JobId, ArrayStates]:
-    """How arrays stand, inside a transaction that has entered their org."""
+    """The states of the elements of arrays, inside a transaction that has entered their org."""
     if not jobs:
         return {}
     rows = connection.execute(ARRAY_STATES, [[org] * len(jobs), list(jobs)])
@@ -124,7 +124,7 @@ def array_states(
 
 
 def count_to_come(connection: Connection, org: OrgId, account: str | None, user: str | None) -> int:
-    """How many elements of arrays have not begun, of an account with all below it, or a user."""
+    """How many elements are not added yet, of an account with all below it, or of a user."""
     parameters: list[Any] = [org, account, org, account, user, user]
     [(count,)] = connection.execute(TO_COME, parameters).fetchall()
     return int(count)

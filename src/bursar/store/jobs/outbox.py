@@ -25,7 +25,7 @@ _KINDS: Final[Mapping[str, type[Any]]] = {kind.__name__: kind for kind in get_ar
 
 
 class Envelope(NamedTuple):
-    """A message with its address: whose job it is about, in which pool, the how-manyth."""
+    """A message with its org, pool, job and number."""
 
     org: OrgId
     pool: PoolId
@@ -36,12 +36,12 @@ class Envelope(NamedTuple):
 
 
 def message_text(message: Message) -> str:
-    """A message with the name of its class, as it is kept."""
+    """The stored text of a message: the name of its class, and its fields."""
     return text_of([type(message).__name__, message])
 
 
 def message_of(text: str) -> Message:
-    """The message that has this text."""
+    """The message from its stored text."""
     name, fields = value_of(list[msgspec.Raw], text)
     message: Message = value_of(_KINDS[value_of(str, str(name, "utf8"))], str(fields, "utf8"))
     return message
@@ -85,7 +85,7 @@ ACK_ORG: Final = f"""
 def from_orgs(
     connection: Connection, after: Envelope | None, most: int, org: OrgId | None = None
 ) -> list[Envelope]:
-    """Unacknowledged messages of all orgs, or of one, behind `after`."""
+    """Unacknowledged messages of all orgs, or of one, after `after`."""
     last = ("", "", 0) if after is None else (after.org, after.job, after.n)
     if org is None:
         return _envelopes(connection.execute(FROM_ORGS, [*last, most]).fetchall())
@@ -93,9 +93,9 @@ def from_orgs(
 
 
 def ack_orgs(connection: Connection, envelopes: Collection[Envelope], now: Instant) -> None:
-    """Mark what pools have received; inside a transaction that works for the orgs.
+    """Mark messages as received by pools; inside a transaction that works for the orgs.
 
-    In order, so that two who do so at once cannot wait for each other.
+    Rows are updated in order, so that two processes cannot deadlock.
     """
     rows = sorted((envelope.org, envelope.job, envelope.n) for envelope in envelopes)
     connection.execute(ACK_ORG, [now, *column_arrays(rows, 3)])
@@ -124,7 +124,7 @@ def with_post(connection: Connection) -> list[PoolId]:
 def from_pool(
     connection: Connection, pool: PoolId, after: Envelope | None, most: int
 ) -> list[Envelope]:
-    """Unacknowledged messages of a pool, behind `after`."""
+    """Unacknowledged messages of a pool, after `after`."""
     last = ("", "", 0) if after is None else (after.org, after.job, after.n)
     return _envelopes(connection.execute(FROM_POOL, [pool, *last, most]).fetchall())
 

@@ -1,4 +1,4 @@
-"""Quotas of orgs as they are divided among pools: what each was given, what each can have (B4)."""
+"""Rows of quotas and of their slices for pools (B4)."""
 
 import json
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ QUOTAS: Final = """
 
 
 def _quotas_for(account: str, user: str) -> str:
-    """The part of a statement that finds the quotas of an account, a user or the pair."""
+    """The SQL condition for the quotas of an account, a user or both."""
     return f"""
                    select * from settings s
                     where s.org_id = u.org_id and s.kind = 'quota'
@@ -87,7 +87,7 @@ UNACKNOWLEDGED: Final = """
 
 
 class StoredSlice(NamedTuple):
-    """A part as it is kept."""
+    """A pool's slice as stored."""
 
     part: PoolSlice
     known: int = 0  # the last number that the pool has said it knows
@@ -95,19 +95,19 @@ class StoredSlice(NamedTuple):
 
 
 class SetQuota(NamedTuple):
-    """A quota, and the event that has set it."""
+    """A quota, and the number of the event that set it."""
 
     quota: RunningQuota
     number: int
 
 
 def enter(connection: Connection, org: OrgId) -> None:
-    """Work for an org until the transaction ends, without a lock: to look only."""
+    """Restrict the transaction to an org, without a lock, for reading."""
     restrict_to_orgs(connection, [org])
 
 
 def quotas_of(connection: Connection, org: OrgId) -> list[SetQuota]:
-    """All quotas of an org, by id; those that were dropped limit nothing."""
+    """All quotas of an org, by id; deleted ones have no limits."""
     return [
         SetQuota(_quota(org, id, json.loads(body or "{}")), number)
         for id, number, body in connection.execute(QUOTAS, [org]).fetchall()
@@ -117,7 +117,7 @@ def quotas_of(connection: Connection, org: OrgId) -> list[SetQuota]:
 def quotas_for(
     connection: Connection, org: OrgId, account: str, user: str
 ) -> list[tuple[str, dict[str, Any]]]:
-    """The quotas that count what a user does for an account, by id, with what each says."""
+    """The quotas that apply to a user in an account, by id."""
     with connection.transaction():
         enter(connection, org)
         rows = connection.execute(QUOTAS_FOR, [org, account, user, org, user]).fetchall()
@@ -132,7 +132,7 @@ def _quota(org: OrgId, id: str, body: dict[str, Any]) -> RunningQuota:
 
 
 def limits_of(body: dict[str, Any]) -> Amounts:
-    """What a quota says of GPUs and jobs at once."""
+    """The limits of a quota on GPUs and running jobs."""
     limits = {type_key(name): most for name, most in body.get("gpus_max_by_type", {}).items()}
     for name, of in ((ALL, "gpus_max"), (JOBS, "jobs_running_max")):
         if of in body:
@@ -141,7 +141,7 @@ def limits_of(body: dict[str, Any]) -> Amounts:
 
 
 def slices_of(connection: Connection, org: OrgId) -> dict[tuple[str, PoolId], StoredSlice]:
-    """What pools were given of an org's quotas, by quota and pool."""
+    """The slices of an org's quotas, by quota and pool."""
     return {
         (quota, pool): StoredSlice(
             PoolSlice(
@@ -155,7 +155,7 @@ def slices_of(connection: Connection, org: OrgId) -> dict[tuple[str, PoolId], St
 
 
 def save_slices(connection: Connection, slices: Iterable[StoredSlice]) -> None:
-    """Write parts in place of those that have their keys."""
+    """Write slices in place of those with the same keys."""
     rows = [
         (*stored.part.slice.key, stored.part.pool, stored.part.slice.n, stored.known, stored.number,
          text_of(stored.part.slice), text_of(stored.part.bounds))
@@ -165,6 +165,6 @@ def save_slices(connection: Connection, slices: Iterable[StoredSlice]) -> None:
 
 
 def undivided(connection: Connection, most: int) -> list[OrgId]:
-    """Orgs whose quotas were changed, or whose pools do not know what they may have."""
+    """Orgs whose quotas have changed, or whose pools do not have their current slices."""
     rows = [row for sql in (UNDIVIDED, UNACKNOWLEDGED) for row in connection.execute(sql, [most])]
     return sorted({org for (org,) in rows})

@@ -1,9 +1,9 @@
-"""Identical jobs of an org: which one leads, which follow, which has a result (S13).
+"""Rows of identical jobs of an org: which one leads, which follow, which has a result (S13).
 
-Jobs are identical if they have the same digest of all that decides their result. One of them at
-most leads: it is in a pool, or on its way there. The others follow, and wait for the first success
-since they were submitted. If a leader fails, the first of its followers leads; the rest follow that
-job without being written. A leader that waits for credits steps down, and shares nothing any more.
+Jobs are identical if they have the same digest of everything that decides their result. At most one
+of them leads: it is in a pool, or on its way there. The others follow, and wait for the first
+success after their submission. If a leader fails, its first follower leads; the other followers
+need no update. A leader that waits for credits stops leading, and shares no results any more.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from bursar.store.sql.connection import Connection
 
 
 def _success(of: str, what: str = "s.job_id") -> str:
-    """The part of a statement that finds the first success of a job's like since it is there."""
+    """The SQL for the first success of an identical job after the job's submission."""
     return f"""
     select {what} from jobs s
      where s.org_id = {of}.org_id and s.result_digest = {of}.result_digest
@@ -36,7 +36,7 @@ _SUCCEEDED: Final = _success("f")
 
 
 def _leader(of: str) -> str:
-    """The part of a statement that finds who leads a job's like."""
+    """The SQL for the leader among identical jobs."""
     return f"""
     select l.job_id from jobs l
      where l.org_id = {of}.org_id and l.result_digest = {of}.result_digest and l.leads"""
@@ -82,16 +82,16 @@ ALIKE: Final = f"""
 def alike(
     connection: Connection, org: OrgId, digest: str, since: Instant, excluded: Sequence[JobId]
 ) -> Alike:
-    """The stored jobs with a digest; a result counts if it is from after an instant.
+    """The stored jobs with a digest; a result counts if it is from after `since`.
 
-    The jobs in `excluded` neither lead nor wait any more: the transaction has changed them.
+    The jobs in `excluded` neither lead nor wait any more, by changes of this transaction.
     """
     [row] = connection.execute(ALIKE, [org, digest, since, array_literal(excluded)]).fetchall()
     return Alike(*row)
 
 
 class Shared(NamedTuple):
-    """How a job was submitted: the job that it followed, or that had a result."""
+    """The job that a job followed, or whose result it got at submission."""
 
     source: JobId | None
     hit: bool
@@ -101,7 +101,7 @@ SHARED: Final = "select source, hit from jobs where org_id = %s and job_id = %s"
 
 
 def shared(connection: Connection, org: OrgId, job: str) -> Shared:
-    """How a job of an org was submitted: that is never changed."""
+    """The same for a job of an org; it never changes."""
     [row] = connection.execute(SHARED, [org, job]).fetchall()
     return Shared(*row)
 
@@ -112,7 +112,7 @@ Flight = tuple[OrgId, str]  # jobs that are alike: their org, and their digest
 
 
 def _due(which: str) -> str:
-    """The statement that finds followers who can be given a result, or were withdrawn."""
+    """The statement for followers that can get a result, or were cancelled."""
     return f"""
         select f.org_id, f.result_digest, f.submitted_at, f.job_id, f.withdrawn, f.hit_ppm, h.open,
                s.job_id, s.exit_code, s.used
@@ -135,7 +135,7 @@ DUE_ALIKE: Final = _due("f.org_id = %s and f.result_digest = %s")
 
 
 class FoundFollower(NamedTuple):
-    """A follower that can end, and its place among all."""
+    """A follower that can end, and its position among all."""
 
     org: OrgId
     digest: str
@@ -144,7 +144,7 @@ class FoundFollower(NamedTuple):
 
     @property
     def place(self) -> "Place":
-        """Its place among all followers."""
+        """Its position among all followers."""
         return self.org, self.digest, self.submitted_at, self.follower.job
 
 
@@ -159,12 +159,12 @@ FIRST: Final[Place] = ("", "", -1, "")
 
 
 def due(connection: Connection, after: Place, most: int) -> list[FoundFollower]:
-    """Followers of all orgs that are to be over, behind one."""
+    """Followers of all orgs that can end, after a position."""
     return [_follower(row) for row in connection.execute(DUE, [*after, most])]
 
 
 def due_alike(connection: Connection, flight: Flight, most: int) -> list[FoundFollower]:
-    """The first followers of a flight that are to be over."""
+    """The first followers of a group that can end."""
     return [_follower(row) for row in connection.execute(DUE_ALIKE, [*flight, most])]
 
 
@@ -197,20 +197,21 @@ HEIR: Final = f"""
 
 
 def at_a_loss(connection: Connection, after: Flight, most: int) -> list[tuple[Flight, bool]]:
-    """Groups of identical jobs that lost their leader, or where a follower has no hold.
+    """Groups that have lost their leader, or in which a follower has no hold.
 
-    The flag says whether a follower has no hold. Runs without a lock: it reads all followers.
+    The flag says whether a follower has no hold. Runs without a lock, because it reads all
+    followers.
     """
     rows = connection.execute(AT_A_LOSS, [*after, most])
     return [((org, digest), unheld) for org, digest, unheld in rows]
 
 
 def without_hold(connection: Connection, flight: Flight, most: int) -> list[tuple[JobId, int]]:
-    """Followers whose holds have come to their limits, and what they have spent."""
+    """The followers whose holds have expired, and what they have spent."""
     return [(job, used) for job, used in connection.execute(WITHOUT_HOLD, [*flight, most])]
 
 
 def heir(connection: Connection, flight: Flight, now: Instant) -> Heir | None:
-    """The follower that is to lead, if no other job leads and none has succeeded."""
+    """The follower that is to lead, if no job leads and none has succeeded."""
     row = connection.execute(HEIR, [*flight, now]).fetchone()
     return None if row is None else Heir(*row)

@@ -1,8 +1,8 @@
-"""The pools that jobs were sent to, and the jobs that might move to another pool.
+"""Rows of the pools that jobs were sent to, and of jobs that may move to another pool.
 
-A move is three transactions, each of one side (D4): the org asks the job's pool to give it back,
-the pool does so, the org receives the answer and sends the job on. A process that dies before any
-of them leaves the next one to do, and each is known by what it has written.
+A move is three transactions, each on one side (D4): the org requests the job back, the pool returns
+it, and the org sends it on. If a process dies in between, the next step follows from what was
+written.
 """
 
 from typing import Final, NamedTuple
@@ -47,7 +47,7 @@ MOVABLE: Final = """
 
 
 class Movable(NamedTuple):
-    """A job that might wait in another pool."""
+    """A job that may move to another pool."""
 
     org: OrgId
     submitted_at: Instant
@@ -61,18 +61,18 @@ START: Final = ("", -1, "")
 
 
 def movable(connection: Connection, after: tuple[OrgId, Instant, str], most: int) -> list[Movable]:
-    """Jobs of all orgs that might wait in another pool, behind one."""
+    """Jobs of all orgs that may move to another pool, after a position."""
     rows = connection.execute(MOVABLE, [*after, most]).fetchall()
     return [Movable(*row[:-1]) for row in rows]
 
 
 def routes(connection: Connection, org: OrgId, job: JobId) -> list[Route]:
-    """Where a job was sent, in order; inside a transaction that works for the org."""
+    """The pools that a job was sent to, in order; inside a transaction that works for the org."""
     return [Route(*row) for row in connection.execute(ROUTES, [org, job])]
 
 
 def last_enqueue(connection: Connection, org: OrgId, job: JobId) -> Enqueue:
-    """What the last pool of a job was sent first."""
+    """The `Enqueue` message to the last pool of a job."""
     [(body,)] = connection.execute(LAST_ENQUEUE, [org, job]).fetchall()
     message = message_of(body)
     invariant(isinstance(message, Enqueue), "a job was sent by something else", job=job)

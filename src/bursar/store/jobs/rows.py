@@ -1,4 +1,4 @@
-"""Jobs as they are shown, listed and counted: the reads beside `transaction`."""
+"""Reads jobs for display, lists and counts; `transaction` has the rows for changes."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping
@@ -16,12 +16,12 @@ from bursar.store.sql.fragments import accounts_below, lookup
 
 
 def enter(connection: Connection, orgs: Iterable[OrgId]) -> None:
-    """Work for orgs until the transaction ends, without a lock: to look only."""
+    """Restrict the transaction to orgs, without a lock, for reading."""
     restrict_to_orgs(connection, sorted(orgs))
 
 
 def _counted(which: str) -> str:
-    """The statement that counts jobs of an account and all below it, a user or both, to a bound."""
+    """The statement that counts jobs, up to a limit; by account with all below it, user or both."""
     return f"""
         with recursive below as ({accounts_below("%s", "%s")})
         select count(*)
@@ -42,7 +42,7 @@ COUNT_LATEST: Final = _counted("j.submitted_at >= 0 and j.array_id is null and j
 
 
 class Counting(NamedTuple):
-    """Whose jobs are counted; None counts all."""
+    """Whose jobs are counted; None does not restrict."""
 
     account: str | None
     user: str | None
@@ -71,7 +71,7 @@ def _count(connection: Connection, sql: str, org: OrgId, of: Counting) -> int:
 
 
 class JobView(NamedTuple):
-    """A job as it is shown."""
+    """A job for display."""
 
     job: JobId
     account: str
@@ -138,7 +138,7 @@ SHOWN: Final = f"select {_SHOWN} from jobs j {HOLD_WITH_LOTS} where j.org_id = %
 
 
 def _listed(which: str) -> str:
-    """The statement that lists jobs, by the index that has a condition."""
+    """The statement that lists jobs, by the index for a condition."""
     return f"""
         with recursive below as ({accounts_below("%(org)s", "%(account)s")})
         select {_SHOWN}
@@ -197,7 +197,7 @@ _BURN: Final = """
 
 
 def _top(measure: str) -> str:
-    """The statement that lists the jobs of an org that are not over by a measure."""
+    """The statement that lists the unfinished jobs of an org by a measure."""
     return f"""
         select j.job_id, j.account_id, j.user_id, j.state, h.used, h.open, {_BURN} as burn
           from jobs j {HOLD_WITH_LOTS}
@@ -225,7 +225,7 @@ class Costly(NamedTuple):
 
 
 def top_jobs(connection: Connection, org: OrgId, by: str, most: int) -> list[Costly]:
-    """The jobs of an org that are not over and have spent, hold or burn the most."""
+    """The unfinished jobs of an org that have spent, hold or burn the most."""
     return [Costly(*row) for row in connection.execute(TOP[by], [org, most])]
 
 
@@ -247,19 +247,19 @@ ROLLING: Final = f"""
 def rolling_jobs(
     connection: Connection, after: tuple[OrgId, str], most: int
 ) -> list[tuple[OrgId, RollingJob]]:
-    """Jobs of all orgs that may have to be topped up, behind one."""
+    """Jobs of all orgs whose holds may need a top-up, after a position."""
     rows = connection.execute(ROLLING, [*after, most])
     return [(org, _rolling_job(RollingJob(*row))) for org, *row in rows]
 
 
 def _rolling_job(row: RollingJob) -> RollingJob:
-    """A row with the types of its fields: states come as text, rates as JSON."""
+    """A row with typed fields: states are stored as text, rates as JSON."""
     rates = tuple((kind, rate) for kind, rate in json.loads(str(row.rates)))
     return row._replace(state=JobState(row.state), rates=rates)
 
 
 class JobFilter(NamedTuple):
-    """Which jobs are asked for; None asks for all."""
+    """A filter for lists of jobs; None does not restrict."""
 
     state: str | None = None
     account: str | None = None
@@ -270,7 +270,7 @@ class JobFilter(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step of a job's life."""
+    """A step in the history of a job."""
 
     n: int
     at: Instant
@@ -286,7 +286,7 @@ class Step(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a job has left."""
+    """The result of a job."""
 
     state: str
     ended_at: Instant | None
@@ -296,7 +296,7 @@ class Result(NamedTuple):
 
 
 class Glance(NamedTuple):
-    """As much of a job as changes."""
+    """The fields of a job that change."""
 
     steps: int
     over: bool
@@ -313,7 +313,7 @@ def shown_job(connection: Connection, org: OrgId, job: str) -> JobView | None:
 def listed_jobs(
     connection: Connection, org: OrgId, wanted: JobFilter, after: tuple[Instant, str], most: int
 ) -> list[JobView]:
-    """Jobs of an org, the newest first, from behind the one that was submitted then."""
+    """Jobs of an org, newest first, after a position."""
     parameters: dict[str, Any] = {
         **wanted._asdict(), "org": org, "at": after[0], "job": after[1], "most": most
     }  # fmt: skip
@@ -324,24 +324,24 @@ def listed_jobs(
 def elements_of(
     connection: Connection, org: OrgId, array: str, state: str | None, after: int, most: int
 ) -> list[JobView]:
-    """The elements of an array that have begun, by their numbers, behind one."""
+    """The elements of an array that were added, by number, after a position."""
     parameters = [org, array, after, state, state, most]
     return [JobView(*row) for row in connection.execute(ELEMENTS, parameters)]
 
 
 def result_of(connection: Connection, org: OrgId, job: str) -> Result | None:
-    """What a job has left, if there is such a job."""
+    """The result of a job; None if there is no such job."""
     row = connection.execute(RESULT, [org, job]).fetchone()
     return None if row is None else Result(*row)
 
 
 def steps_of(connection: Connection, org: OrgId, job: str, after: int, most: int) -> list[Step]:
-    """The steps of a job's life behind a number."""
+    """The steps of a job after a number."""
     return [Step(*row) for row in connection.execute(STEPS, [org, job, after, most])]
 
 
 def glance(connection: Connection, org: OrgId, job: str) -> Glance | None:
-    """Whether something about a job has changed."""
+    """The fields of a job that show whether anything has changed."""
     row = connection.execute(GLANCE, [org, job]).fetchone()
     return None if row is None else Glance(*row)
 
@@ -355,5 +355,5 @@ NAMES: Final = f"""
 def account_names(
     connection: Connection, accounts: Collection[tuple[OrgId, str]]
 ) -> dict[str, str]:
-    """What accounts of orgs are called, by their ids."""
+    """The names of accounts of orgs, by id."""
     return dict(connection.execute(NAMES, column_arrays(sorted(accounts), 2)))

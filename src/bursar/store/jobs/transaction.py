@@ -1,7 +1,7 @@
 """Loads and saves the rows of an org's jobs for one transaction (`core.jobs.transaction`).
 
-Rows are read under the org's lock and written whole, set by set: one statement for each table and
-kind of change. No rule is in here: what a row becomes, `core.jobs` decides.
+Rows are read under the org's lock and written whole, with one statement for each table and kind of
+change. This module contains no rules: `core.jobs` computes the rows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,22 +61,22 @@ FIGURES: Final = f"""
 
 
 def ask_jobs(connection: Connection, keys: Sequence[tuple[OrgId, JobId]]) -> SentStatement:
-    """Ask for jobs by their keys; `jobs_of` takes the answer."""
+    """Send the query for jobs by key; `jobs_of` reads the answer."""
     return connection.execute(JOBS, column_arrays(keys, 2))
 
 
 def jobs_of(sent: SentStatement) -> dict[tuple[OrgId, JobId], OrgJob]:
-    """The jobs that exist of those asked for."""
+    """The requested jobs that exist."""
     return {(org, JobId(row[0])): _job(row) for org, *row in sent.fetchall()}
 
 
 def ask_arrays(connection: Connection, keys: Sequence[tuple[OrgId, JobId]]) -> SentStatement:
-    """Ask for arrays by their keys; `arrays_of` takes the answer."""
+    """Send the query for arrays by key; `arrays_of` reads the answer."""
     return connection.execute(ARRAYS, column_arrays(keys, 2))
 
 
 def arrays_of(sent: SentStatement) -> dict[tuple[OrgId, JobId], ArrayProgress]:
-    """The arrays that exist of those asked for."""
+    """The requested arrays that exist."""
     return {(org, JobId(row[0])): array_of_row(*row) for org, *row in sent.fetchall()}
 
 
@@ -128,7 +128,7 @@ def _job(row: Sequence[Any]) -> OrgJob:
 class StoredJobs:
     """The stored rows of an org's jobs, inside a transaction that holds the org's lock.
 
-    What was not loaded for the whole batch is read when it is needed.
+    Rows that were not loaded for the whole batch are read when needed.
     """
 
     def __init__(
@@ -151,14 +151,14 @@ class StoredJobs:
         return self._jobs[job]
 
     def array(self, array: JobId) -> ArrayProgress | None:
-        """How far an array has got."""
+        """The progress of an array."""
         if array not in self._arrays:
             key = self._org, array
             self._arrays[array] = arrays_of(ask_arrays(self._connection, [key])).get(key)
         return self._arrays[array]
 
     def live_elements(self, array: JobId) -> list[OrgJob]:
-        """The elements of an array that have begun and not finished, by number."""
+        """The elements of an array that were added and have not finished, by number."""
         rows = self._connection.execute(LIVE_ELEMENTS, [self._org, array])
         elements = [_job(row) for row in rows]
         for element in elements:  # the rules read them one by one afterwards
@@ -166,7 +166,7 @@ class StoredJobs:
         return elements
 
     def figures(self, jobs: Sequence[JobId]) -> dict[JobId, JobFigures]:
-        """What jobs have spent and hold; an array with all of its elements."""
+        """What jobs have spent and hold; for an array, including its elements."""
         rows = self._connection.execute(
             FIGURES, column_arrays([(self._org, job) for job in jobs], 2)
         )
@@ -177,15 +177,15 @@ class StoredJobs:
         return routing.routes(self._connection, self._org, job)
 
     def last_enqueue(self, job: JobId) -> Enqueue:
-        """What the job's last pool was sent first."""
+        """The `Enqueue` message to the job's last pool."""
         return routing.last_enqueue(self._connection, self._org, job)
 
     def alike(self, digest: str, since: Instant, excluded: Sequence[JobId]) -> Alike:
-        """The jobs with a digest, as they are stored; `excluded` neither lead nor wait any more."""
+        """The stored jobs with a digest; `excluded` neither lead nor wait any more."""
         return result_cache.alike(self._connection, self._org, digest, since, excluded)
 
     def without_hold(self, digest: str, most: int) -> list[tuple[JobId, Micros]]:
-        """Followers whose holds have come to their limits, and what they have spent."""
+        """The followers whose holds have expired, and what they have spent."""
         ended = result_cache.without_hold(self._connection, (self._org, digest), most)
         missing = [(self._org, job) for job, _ in ended if job not in self._jobs]
         if missing:  # all with one statement: thousands may reach their limits together
@@ -194,7 +194,7 @@ class StoredJobs:
         return ended
 
     def heir(self, digest: str, now: Instant) -> Heir | None:
-        """The first follower that could run, if no other job leads and none has succeeded."""
+        """The first follower that could run, if no job leads and none has succeeded."""
         return result_cache.heir(self._connection, (self._org, digest), now)
 
     def count_waiting(self, account: str | None, user: str | None, most: int) -> int:
@@ -252,7 +252,7 @@ _FIXED: Final = {
 
 
 def _unnested(columns: Mapping[str, str]) -> str:
-    """Arrays of values as rows `u`; JSON comes as text."""
+    """SQL for arrays of values as rows `u`; JSON is passed as text."""
     arrays = ", ".join(f"%s::{'text' if kind == 'json' else kind}[]" for kind in columns.values())
     return f"unnest({arrays}) as u({', '.join(columns)})"
 
@@ -269,7 +269,7 @@ def _inserted(table: str, columns: Mapping[str, str]) -> str:
 
 
 def _updated(table: str, columns: Mapping[str, str], optional: str = "") -> str:
-    """The statement that writes rows by their keys; the column `optional` only if it is given."""
+    """The statement that updates rows by key; the column `optional` only if it is set."""
     changes = ", ".join(
         f"{name} = coalesce(u.{name}, t.{name})"
         if name == optional
@@ -353,10 +353,10 @@ ARRIVE: Final = f"""
 
 
 def save_jobs(connection: Connection, transactions: Mapping[OrgId, JobTransaction]) -> None:
-    """Write what transactions have changed, one statement for each kind of row.
+    """Write the changes of transactions, with one statement for each kind of row.
 
-    A job that leads no more is written before one that leads from now on: at most one of those with
-    the same digest leads.
+    Jobs that stop leading are written before jobs that start to: at most one of those with the same
+    digest leads.
     """
     with bulk_write(connection) as save:
         changed = list(_changed(transactions))

@@ -1,1 +1,1 @@
-"""An org's books as rows: loading, writing, pages, statements and usage."""
+"""Rows of an org's books: loading, writing, pages, statements and usage."""

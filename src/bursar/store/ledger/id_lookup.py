@@ -1,7 +1,6 @@
-"""Where things are: the org of an id, the account it belongs to, the accounts above that.
+"""Finds the org and account of an id, and the accounts above it.
 
-For the edge, which must know whose an id is before it asks for anything. Facts that never change,
-so what was found may be remembered.
+The API needs these before it reads anything else. They never change, so the results can be cached.
 """
 
 from collections.abc import Mapping, Sequence
@@ -77,7 +76,7 @@ PARENT: Final = "select parent from accounts where org_id = %s and account_id = 
 
 
 def orgs_with(connection: Connection, table: str, id: str) -> list[OrgId]:
-    """The orgs in which an id stands for something of that kind; for operators."""
+    """The orgs that have an object of that kind with this id; for operators."""
     for statements in (BY_ENDING, ANYWHERE):
         rows = connection.execute(statements[table], {"id": id}).fetchall()
         if rows:
@@ -86,7 +85,7 @@ def orgs_with(connection: Connection, table: str, id: str) -> list[OrgId]:
 
 
 def account_of(connection: Connection, org: OrgId, table: str, id: str) -> str | None:
-    """The account that something belongs to; empty if it belongs to the whole org."""
+    """The account that an object belongs to; empty if it belongs to the whole org."""
     with connection.transaction():
         restrict_to_orgs(connection, [org])
         row = connection.execute(ACCOUNT_OF[table], [org, id]).fetchone()
@@ -106,7 +105,7 @@ def first_actor(connection: Connection, org: OrgId, key: str) -> str | None:
 def setup_states(
     connection: Connection, users: Sequence[tuple[OrgId, str]]
 ) -> dict[OrgId, tuple[bool, bool]]:
-    """Of orgs that have books, and a certain user in them: whether they have a root, and a tier."""
+    """For orgs that have books and a certain user: whether they have a root and a tier."""
     with connection.transaction():
         restrict_to_orgs(connection, [org for org, _ in users])
         rows = connection.execute(SETUP_STATES, column_arrays(users, 2)).fetchall()
@@ -114,7 +113,7 @@ def setup_states(
 
 
 def parent_of(connection: Connection, org: OrgId, account: str) -> tuple[str | None] | None:
-    """The account above one, in a tuple; None if there is no such account."""
+    """The parent of an account, in a tuple; None if there is no such account."""
     with connection.transaction():
         restrict_to_orgs(connection, [org])
         return connection.execute(PARENT, [org, account]).fetchone()

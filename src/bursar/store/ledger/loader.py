@@ -129,9 +129,9 @@ READ_PRICES: Final = """
 
 
 def ask_prices(connection: Connection, org: OrgId, known: tuple[int, int]) -> SentStatement:
-    """Ask for an org's price book: number and time of its last event, and the book as text.
+    """Send the query for an org's price book, with number and time of its last event.
 
-    The text is left out if `known` is that number and time.
+    The text is left out if `known` equals that number and time.
     """
     return connection.execute(READ_PRICES, [*known, org])
 
@@ -141,7 +141,7 @@ def _org_of(row: Values) -> OrgRow:
 
 
 def load(connection: Connection, parts: Parts, wanted: Iterable[WantedRows], most: int) -> None:
-    """Load what is wanted; of each order at most `most` keys.
+    """Load the wanted rows and ranges; of each order at most `most` keys.
 
     All statements are sent before the first answer is awaited.
     """
@@ -527,7 +527,7 @@ def events_between(
 
 
 def ask_replies(connection: Connection, keys: Sequence[tuple[OrgId, str]]) -> SentStatement:
-    """Ask for the first answers to idempotency keys; `replies` reads them."""
+    """Send the query for the first answers to idempotency keys; `replies` reads them."""
     return _send(connection, REPLIES, column_arrays(list(dict.fromkeys(keys)), 2))
 
 

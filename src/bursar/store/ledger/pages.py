@@ -1,7 +1,7 @@
-"""Pages of things, by index: the ids after one, as many as are asked for.
+"""Pages of ids: the next ids after a position, by index.
 
-Ids alone: what they stand for is loaded like everything else, so that there is one way to make a
-value of a row.
+Only ids are read here. The rows are loaded like all others, so that there is one way to build a
+value from a row.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from bursar.store.sql.connection import Connection
 
 
 class EventRow(NamedTuple):
-    """An event as it stands in its stream."""
+    """An event in an org's stream."""
 
     number: int
     at: int
@@ -89,7 +89,7 @@ EVENTS: Final = """
 
 
 def ids(connection: Connection, org: OrgId, table: str, after: str, most: int) -> list[str]:
-    """The ids of an org's things of a kind that follow one."""
+    """The ids of an org's objects of a kind, after an id."""
     rows = connection.execute(IDS[table], {"org": org, "after": after, "most": most})
     return [id for (id,) in rows]
 
@@ -97,7 +97,7 @@ def ids(connection: Connection, org: OrgId, table: str, after: str, most: int) -
 def accounts_below(
     connection: Connection, org: OrgId, account: str, after: str, most: int
 ) -> list[str]:
-    """The ids of an account and all accounts below it that follow an id."""
+    """The ids of an account and all accounts below it, after an id."""
     parameters = {"org": org, "account": account, "after": after, "most": most}
     return [id for (id,) in connection.execute(ACCOUNTS_BELOW, parameters)]
 
@@ -105,7 +105,7 @@ def accounts_below(
 def grants_of(
     connection: Connection, org: OrgId, account: str, after: tuple[int, str], most: int
 ) -> list[tuple[int, str]]:
-    """The grants that an account was issued after one: when, and their ids."""
+    """The grants that an account was issued, after a position: issue times and ids."""
     parameters = {
         "org": org,
         "account": account,
@@ -119,13 +119,13 @@ def grants_of(
 def charges_of(
     connection: Connection, org: OrgId, hold: str, before: int, most: int
 ) -> list[tuple[int, str]]:
-    """A hold's charges, the latest first, from before an event's number on; 0 from the latest."""
+    """A hold's charges, latest first, from before an event's number; 0 starts at the latest."""
     limit = -(2**62) if before == 0 else -before
     parameters = {"org": org, "hold": hold, "before": limit, "most": most}
     return [(number, id) for number, id in connection.execute(CHARGES, parameters)]
 
 
 def events(connection: Connection, org: OrgId, after: int, most: int) -> list[EventRow]:
-    """What happened to an org after an event's number."""
+    """The events of an org after a number."""
     parameters: dict[str, Any] = {"org": org, "after": after, "most": most}
     return [EventRow(*row) for row in connection.execute(EVENTS, parameters)]

@@ -1,4 +1,4 @@
-"""Reading what orgs keep besides money."""
+"""Reads the settings of orgs."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -34,7 +34,7 @@ OF_MANY: Final = f"""
 def settings_of(
     connection: Connection, kind: str, where: Sequence[tuple[OrgId, str]]
 ) -> dict[tuple[OrgId, str], Setting]:
-    """What several orgs keep of a kind, by org and id; those that have none are left out."""
+    """Settings of a kind of several orgs, by org and id; missing ones are left out."""
     columns = [(org, kind, id) for org, id in where]
     with connection.transaction():
         restrict_to_orgs(connection, sorted({org for org, _ in where}))
@@ -43,7 +43,7 @@ def settings_of(
 
 
 def setting(connection: Connection, org: OrgId, kind: str, id: str) -> Setting | None:
-    """What an org keeps under a kind and an id; None if that was never, or is no more."""
+    """The setting of an org with a kind and id; None if it does not exist or was deleted."""
     with connection.transaction():
         restrict_to_orgs(connection, [org])
         row = connection.execute(SETTING, [org, kind, id]).fetchone()
@@ -53,7 +53,7 @@ def setting(connection: Connection, org: OrgId, kind: str, id: str) -> Setting |
 
 
 def settings(connection: Connection, org: OrgId, kind: str, after: str, most: int) -> list[Setting]:
-    """What an org keeps of a kind, in the order of ids, from after one."""
+    """The settings of an org of one kind, ordered by id, after an id."""
     with connection.transaction():
         restrict_to_orgs(connection, [org])
         rows = connection.execute(PAGE, [org, kind, after, most]).fetchall()

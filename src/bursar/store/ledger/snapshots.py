@@ -1,7 +1,7 @@
-"""Snapshots of an org's grants at a number of its events, and the events from there on (L12).
+"""Snapshots of an org's grants at a number of its events, and the events after them (L12).
 
-A snapshot is a shorter way to what the events say, never a second truth: it carries a checksum,
-each of its values checks itself when it is read, and one that cannot be read is as good as none.
+A snapshot saves reading events; the events remain authoritative. A snapshot has a checksum, its
+values are validated when read, and one that cannot be read is ignored.
 """
 
 import logging
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Every grant as an org's events up to a number left it."""
+    """Every grant of an org after its events up to a number."""
 
     number: int  # of the last event in it
     at: Instant  # when that was recorded
@@ -47,9 +47,9 @@ NO_NUMBER: Final = 2**63 - 1  # greater than that of any event
 def newest(
     connection: Connection, org: OrgId, at: Instant, account: AccountId | None = None
 ) -> Snapshot | None:
-    """The last snapshot of what was recorded up to an instant that can be read.
+    """The last readable snapshot of what was recorded up to an instant.
 
-    With an account, only the grants of that are taken out of it.
+    With an account, only its grants are returned.
     """
     before = NO_NUMBER
     while row := connection.execute(NEWEST, [org, before, at]).fetchone():
@@ -73,7 +73,7 @@ INSERT: Final = """
 
 
 def keep(connection: Connection, org: OrgId, snapshot: Snapshot) -> None:
-    """Write a snapshot."""
+    """Store a snapshot."""
     body = zlib.compress(text_of(list(snapshot.grants.values())).encode())
     number, at, count = snapshot.number, snapshot.at, len(snapshot.grants)
     checksum = _checksum(org, number, at, count, body)
@@ -81,7 +81,7 @@ def keep(connection: Connection, org: OrgId, snapshot: Snapshot) -> None:
 
 
 def _checksum(org: OrgId, number: int, at: Instant, count: int, body: bytes) -> str:
-    """Of the whole row: a sound body under another number, or another org, would be wrong."""
+    """A checksum of the whole row, so that a body under another number or org is detected."""
     return sha256(f"{number} {at} {count} {org}\0".encode() + body).hexdigest()
 
 
@@ -109,7 +109,7 @@ class _Terms(msgspec.Struct):
 
 
 class _Owned(msgspec.Struct):
-    """As much of a view as tells whose it is."""
+    """The part of a view that shows its account."""
 
     terms: _Terms
 
@@ -197,7 +197,7 @@ def events_after(
 ) -> Iterator[Event]:
     """An org's events with numbers in (after, last], in order; or those about an account's grants.
 
-    Of these, some may be about others' too.
+    The latter may also contain postings of other accounts.
     """
     span = [org, after, last]
     if account is None:
@@ -213,7 +213,7 @@ def late_events(
     at: Instant,
     account: AccountId | None = None,
 ) -> Iterator[Event]:
-    """Of the events in (after, last] those with an effect at or before an instant, in order."""
+    """The events in (after, last] that took effect at or before an instant, in order."""
     span = [org, after, last, at]
     if account is None:
         return _events(connection, LATE_EVENTS, span)
@@ -237,8 +237,8 @@ def recorded_at(connection: Connection, org: OrgId, number: int) -> Instant:
 def last_recorded(connection: Connection, org: OrgId, at: Instant, low: int, high: int) -> int:
     """The number of the last event recorded at or before an instant; at least `low`.
 
-    Times never go back within an org, so halving finds it: no index on them is needed, which every
-    command would have to pay for.
+    Times never decrease within an org, so a binary search finds it. An index on them would slow
+    down every command.
     """
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""The lines of a statement: postings of one account's grants, by their numbers (O3)."""
+"""The lines of a statement: postings of one account's grants, by number (O3)."""
 
 from collections.abc import Collection
 from typing import Final, NamedTuple
@@ -60,7 +60,7 @@ SUMS: Final = f"""
 def lines(
     connection: Connection, org: OrgId, account: str, after: Place, last: int, most: int
 ) -> list[PostingRow]:
-    """The next postings of an account's grants behind a place, up to the event `last`."""
+    """The next postings of an account's grants after a position, up to the event `last`."""
     number, place = after
     parameters = {"org": org, "account": account, "number": number, "place": place}
     rows = connection.execute(LINES, {**parameters, "last": last, "most": most})
@@ -70,14 +70,14 @@ def lines(
 def sums(
     connection: Connection, org: OrgId, account: str, after: int, upto: Place
 ) -> list[tuple[str | None, str, int]]:
-    """What moved in an account's grants behind the event `after`, up to and with a place."""
+    """The sums of postings of an account's grants after the event `after`, up to a position."""
     number, place = upto
     parameters = {"org": org, "account": account, "after": after, "number": number, "place": place}
     return [(source, target, sum_) for source, target, sum_ in connection.execute(SUMS, parameters)]
 
 
 class ActedEvent(NamedTuple):
-    """An event, and who asked for it."""
+    """An event, and the key that caused it."""
 
     event: Event
     actor: str  # empty when it happened by itself, or Bursar asked
@@ -90,7 +90,7 @@ EVENTS: Final = f"""
 
 
 def events(connection: Connection, org: OrgId, numbers: Collection[int]) -> dict[int, ActedEvent]:
-    """Events by their numbers."""
+    """Events by number."""
     keys = column_arrays([(org, number) for number in sorted(numbers)], 2)
     rows = connection.execute(EVENTS, keys)
     return {number: ActedEvent(event_of(kind, body), actor) for number, kind, body, actor in rows}
@@ -104,6 +104,6 @@ RESULTS: Final = f"""
 
 
 def results(connection: Connection, org: OrgId, jobs: Collection[str]) -> dict[str, str]:
-    """Of jobs that were given another's result, whose that was."""
+    """For jobs that got another job's result: the id of that job."""
     rows = connection.execute(RESULTS, column_arrays([(org, job) for job in sorted(jobs)], 2))
     return dict(rows.fetchall())

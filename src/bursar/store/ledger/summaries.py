@@ -1,8 +1,8 @@
 """Rows of the sweeper: its progress for each org, and the entries of top lists (L3, L15).
 
-Statements here go over many orgs at once, joined as `unnest(arrays)`, each row looked up for itself
-whatever the statistics say (`lookup`). Two are about all orgs: they ask which of them to look
-at, and for the operator's top lists.
+Statements process many orgs at once, joined as `unnest(arrays)`, with each row looked up by key
+whatever the statistics are (`lookup`). Two statements read all orgs: one finds those to sweep, the
+other is for the operators' top lists.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ DAY_SLOTS: Final = 4  # slots that cover 24 hours, as BURN_SLOTS cover a week
 
 
 class OrgToSweep(NamedTuple):
-    """An org that has moved on since it was last swept, or has something due."""
+    """An org with events since its last sweep, or with something due."""
 
     org: OrgId
     number: int  # of its last event
@@ -46,7 +46,7 @@ ORGS_TO_SWEEP: Final = """
 def orgs_to_sweep(
     connection: Connection, after: OrgId, now: Instant, most: int
 ) -> list[OrgToSweep]:
-    """The next orgs, by id, that a sweep must look at."""
+    """The next orgs, by id, that need a sweep."""
     rows = connection.execute(ORGS_TO_SWEEP, [after, now, most]).fetchall()
     return [OrgToSweep(*row) for row in rows]
 
@@ -60,7 +60,7 @@ SWEEP_STATES: Final = f"""
 
 
 def sweep_states(connection: Connection, orgs: Iterable[OrgId]) -> list[OrgToSweep]:
-    """How far these orgs are, and their sweeps, in id order; frozen ones are left out."""
+    """The progress of these orgs and of their sweeps, by id; frozen ones are left out."""
     rows = connection.execute(SWEEP_STATES, column_arrays([(org,) for org in orgs], 1)).fetchall()
     return [OrgToSweep(*row) for row in rows]
 
@@ -123,7 +123,7 @@ NEXT_DUE: Final = f"""
 
 
 class Due(NamedTuple):
-    """Something that has fallen due and is not written yet."""
+    """Something that is due and not written yet."""
 
     org: OrgId
     number: int  # of the org's last event
@@ -131,7 +131,7 @@ class Due(NamedTuple):
 
 
 def due(connection: Connection, orgs: Sequence[OrgId], now: Instant) -> list[Due]:
-    """The orgs in which something has fallen due by now."""
+    """The orgs in which something is due."""
     rows = connection.execute(LAST_DUE, [*_orgs(orgs), now]).fetchall()
     return [Due(*row) for row in rows if row[2] is not None]
 
@@ -139,7 +139,7 @@ def due(connection: Connection, orgs: Sequence[OrgId], now: Instant) -> list[Due
 def next_due(
     connection: Connection, orgs: Sequence[OrgId], now: Instant
 ) -> dict[OrgId, Instant | None]:
-    """When something will fall due in each org, if ever; at or before now if something has."""
+    """When something will be due in each org, if ever; at or before now if something is."""
     return dict(connection.execute(NEXT_DUE, [*_orgs(orgs), now]).fetchall())
 
 
@@ -162,7 +162,7 @@ SAVE_SWEEPS: Final = """
 
 
 class SweepRecord(NamedTuple):
-    """How far a sweep has come with an org."""
+    """The progress of the sweep of an org."""
 
     org: OrgId
     number: int
@@ -171,7 +171,7 @@ class SweepRecord(NamedTuple):
 
 
 def save_sweeps(connection: Connection, sweeps: Sequence[SweepRecord]) -> None:
-    """Write down how far a sweep has come; an error if another one has since."""
+    """Store the progress of sweeps; an error if another sweep has stored it meanwhile."""
     connection.execute(SAVE_SWEEPS, column_arrays(sweeps, 4))
 
 
@@ -188,7 +188,7 @@ EVENTS_SINCE: Final = """
 def events_since(
     connection: Connection, orgs: Sequence[OrgToSweep]
 ) -> Iterator[tuple[OrgId, Event]]:
-    """What happened to orgs since they were swept, in no particular order."""
+    """The events of orgs since their last sweep, in no particular order."""
     spans = [(org.org, org.swept, org.number) for org in orgs]
     with connection.cursor(name="events_since") as cursor:
         cursor.itersize = 2_000
@@ -243,7 +243,7 @@ def holds_of_charges(connection: Connection, charges: Collection[OrgKey]) -> dic
 def spenders(
     connection: Connection, holds: Collection[OrgKey]
 ) -> dict[OrgKey, tuple[str, str | None]]:
-    """Account and user of holds, and the account of debts that belong to no hold."""
+    """Account and user of holds, and the account of debts without a hold."""
     keys = column_arrays([*holds], 2)
     rows = connection.execute(SPENDERS, [*keys, *keys])
     return {(org, hold): (account, user) for org, hold, account, user in rows}
@@ -279,7 +279,7 @@ def add_user_burn(connection: Connection, amounts: Sequence[tuple[OrgId, str, in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What one account or user has of each measure."""
+    """The figures of one account or user by measure."""
 
     org: OrgId
     subject_id: str
@@ -298,7 +298,7 @@ _COUNT: Final = "count(*) filter (where b.amount <> 0)"
 
 
 def _spent(table: str, key: str) -> str:
-    """Three figures: what was spent since two instants, and in how many slots."""
+    """SQL for three figures: what was spent since two instants, and in how many slots."""
     return ",\n           ".join(
         _SPENT.format(table=table, key=key, figure=figure, since=since)
         for figure, since in ((_SUM, "day"), (_SUM, "week"), (_COUNT, "week"))
@@ -330,7 +330,7 @@ USERS_NOW: Final = f"""
 
 
 def _since(now: Instant) -> list[int]:
-    """The last slot, and the first of a day and of a week: one counts while any part is inside."""
+    """The last slot, and the first slots of a day and of a week; a slot counts if partly inside."""
     last = now - now % BURN_SLOT
     return [last, last - DAY_SLOTS * BURN_SLOT, last - BURN_SLOTS * BURN_SLOT]
 
@@ -346,7 +346,7 @@ def accounts_now(
 def users_now(
     connection: Connection, added: Sequence[tuple[OrgId, str, int]], now: Instant
 ) -> list[Figures]:
-    """The figures of users, with what each used more."""
+    """The figures of users, with the usage to add to each."""
     rows = connection.execute(USERS_NOW, [*column_arrays(added, 3), *_since(now)])
     return [_figures(*row) for row in rows]
 
@@ -429,7 +429,7 @@ def save_entries(
 
 
 class TopListEntry(NamedTuple):
-    """One place in a top list, and what was known of its org."""
+    """A place in a top list, and up to which event its org is known."""
 
     org: OrgId
     subject_id: str
@@ -476,6 +476,6 @@ def top_of_all(connection: Connection, subject: str, measure: str, most: int) ->
 
 
 def swept(connection: Connection, org: OrgId) -> tuple[int, Instant]:
-    """How far the last sweep of an org has come; nothing if there was none."""
+    """The progress of the last sweep of an org; None if there was none."""
     row = connection.execute(SWEPT, [org]).fetchone()
     return (0, 0) if row is None else (row[0], row[1])

@@ -1,7 +1,7 @@
-"""What was used, and whose it is: events and postings by their numbers, the rest by its keys (O3).
+"""Usage and its owners: events and postings by number, other rows by key (O3).
 
-Every statement here goes along a stretch of numbers of one org, or looks up what was met on the
-way. So a question costs what happened in its period, whatever happened before.
+Every statement reads a range of numbers of one org, or looks up rows that those refer to. So a
+query costs what happened in its period.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -36,13 +36,13 @@ USAGE: Final = """
 
 
 def usage_events(connection: Connection, org: OrgId, after: int, last: int) -> list[Numbered]:
-    """Of the events with numbers in (after, last] those about usage, in order."""
+    """The events about usage with numbers in (after, last], in order."""
     rows = connection.execute(USAGE, [org, after, last])
     return [Numbered(number, event_of(kind, body)) for number, kind, body in rows]
 
 
 class Moved(NamedTuple):
-    """Credits that came into being, or went to where they cannot be spent; or back from there."""
+    """Credits that were issued, lapsed, revoked or transferred; or the reverse."""
 
     number: int
     at: Instant
@@ -76,7 +76,7 @@ MOVES: Final = """
 
 
 def moves(connection: Connection, org: OrgId, after: int, last: int) -> list[Moved]:
-    """What events with numbers in (after, last] issued, let lapse, took back or moved, in order."""
+    """What events with numbers in (after, last] issued, lapsed, revoked or moved, in order."""
     return [Moved(*row) for row in connection.execute(MOVES, [org, after, last])]
 
 
@@ -84,7 +84,7 @@ def moves(connection: Connection, org: OrgId, after: int, last: int) -> list[Mov
 
 
 class HoldFacts(NamedTuple):
-    """What never changes about a hold, and its meters so far."""
+    """The constant fields of a hold, and its meters."""
 
     account: str
     user: str
@@ -93,7 +93,7 @@ class HoldFacts(NamedTuple):
 
 
 class ChargeFacts(NamedTuple):
-    """What never changes about a charge."""
+    """The constant fields of a charge."""
 
     hold: str
     attempt: int | None
@@ -101,14 +101,14 @@ class ChargeFacts(NamedTuple):
 
 
 class DebtFacts(NamedTuple):
-    """What never changes about a debt."""
+    """The constant fields of a debt."""
 
     account: str
     hold: str | None
 
 
 class AccountFacts(NamedTuple):
-    """What never changes about an account."""
+    """The constant fields of an account."""
 
     parent: str | None
     name: str
@@ -219,7 +219,7 @@ METERS_BEFORE: Final = """
 def charged_before(
     connection: Connection, org: OrgId, attempts: Sequence[tuple[str, int, int]]
 ) -> dict[tuple[str, int], Event]:
-    """The last charge of holds' attempts from before an event's number, if there is one."""
+    """The last charge of each attempt before an event's number, if there is one."""
     rows = connection.execute(
         METERS_BEFORE, column_arrays([(org, *attempt) for attempt in attempts], 4)
     )

@@ -1,7 +1,7 @@
-"""Writes what a batch has decided: its events, and the rows that it has made or changed.
+"""Writes the results of a batch: its events, and the new and changed rows.
 
 Each table costs one statement for new rows and one for changed rows, however many orgs and rows a
-batch has touched.
+batch has.
 """
 
 from collections import defaultdict
@@ -93,7 +93,7 @@ def update_sql(table: str, key: Sequence[str], columns: Mapping[str, str]) -> st
 
 
 def _parameter(name: str, kind: str) -> str:
-    """A column of the rows that are parameters; JSON comes as text."""
+    """A column of the rows that are parameters; JSON is passed as text."""
     return f"u.{name}::json" if kind == "json" else f"u.{name}"
 
 
@@ -144,10 +144,10 @@ class Statement(NamedTuple):
 
 @dataclass(slots=True)
 class BatchWriter:
-    """Collects what a batch has to write, by table, and writes it.
+    """Collects the rows of a batch by table, and writes them.
 
-    Answers and events are final at once, and are sent while other commands are still being decided;
-    rows are collected when all commands are decided.
+    Answers and events are final at once, and are sent while other commands are still being decided.
+    Other rows are collected after all commands are decided.
     """
 
     new: dict[str, list[Values]] = field(default_factory=lambda: defaultdict(list))
@@ -169,7 +169,7 @@ class BatchWriter:
             self.event(org, books, number, event, answer.actor)
 
     def rows(self, org: OrgId, books: Books, trial: Trial) -> None:
-        """Collect the rows that the commands of one org have made or changed."""
+        """Collect the rows that the commands of one org have created or changed."""
         touched: dict[str, dict[Any, bool]] = defaultdict(dict)  # table → key → is it new
         replaced = trial.replaced()
         for table, rows in replaced.items():
@@ -294,7 +294,7 @@ FREEZE: Final = "update orgs set frozen = %s where org_id = %s and frozen is nul
 
 
 def freeze(connection: Connection, org: OrgId, why: str) -> None:
-    """Let an org refuse all commands from now on."""
+    """Freeze an org: it refuses all commands from now on."""
     connection.execute(FREEZE, [why, org])
 
 

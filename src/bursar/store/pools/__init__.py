@@ -1,6 +1,11 @@
-"""A pool's rows: machines, the queue, leases, and messages to orgs (`core.dispatch.state`).
+"""Rows of a pool: nodes, the queue, leases, and messages to orgs (`core.dispatch.state`).
 
-rows       what is kept of each value, and the statements that write it
-loading    what a transaction reads: all that lives, or what is asked for
-saving     what a transaction has changed, written set-wise
+rows               the columns of each value, and the statements about them
+loader             reads rows: all live ones, those that changed, or by key
+writer             writes the changes of a transaction, one statement per table
+policy_and_quotas  the policy in force, slices of quotas, past usage
+events             the audit stream
+node_orders        orders of nodes, and the settings of autoscaling
+node_cleanup       finished jobs for agents, and progress reports
+logs               the output of jobs
 """

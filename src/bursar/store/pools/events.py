@@ -1,8 +1,8 @@
-"""The audit stream of a pool: what its leaders were told and decided, as rows (S14).
+"""Rows of a pool's audit stream: the inputs and decisions of its leaders (S14).
 
-The text of an event is canonical, so what is decided again can be compared byte for byte. Each
-event has a digest of its own text and the digest before it: an event that is changed, left out or
-put in differs from what all later ones say.
+The text of an event is canonical, so that replayed decisions can be compared byte for byte. Each
+event has a digest of its own text and of the digest before it. So an event that is changed, removed
+or inserted contradicts all later ones.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -64,7 +64,7 @@ _DECISIONS: Final[Mapping[str, type[Any]]] = {kind.__name__: kind for kind in ge
 
 
 class StoredEvent(NamedTuple):
-    """An event as it is kept."""
+    """An event as stored."""
 
     n: int
     at: Instant
@@ -91,7 +91,7 @@ class Stream(NamedTuple):
 
 @value
 class Began:
-    """What a window begins with, or a part of it, as it is written."""
+    """The snapshot at the beginning of a window, or a part of it, as stored."""
 
     rules: str  # which rules decide: `rules_text`
     part: int
@@ -101,14 +101,14 @@ class Began:
 
     @property
     def whole(self) -> PoolSnapshot:
-        """The snapshot, or the part of it, with all its numbers."""
+        """The snapshot, or the part of it, with its numbers restored."""
         usage = tuple((path, int(base)) for path, base in self.usage)
         return replace(self.snapshot, usage=usage)
 
 
 @value
 class _Round:
-    """A step as it is written."""
+    """A step as stored."""
 
     inputs: tuple[msgspec.Raw, ...]
     decisions: msgspec.Raw
@@ -117,7 +117,7 @@ class _Round:
 
 @cache
 def rules_text() -> str:
-    """Which rules these are: others, and another digest, if any line of the core is another."""
+    """Identifies the version of the rules; it differs if any line of the core does."""
     digest = sha256()
     for name, text in sorted(_sources(files(bursar.core), "")):
         digest.update(f"{name}\n{text}\n".encode())
@@ -138,7 +138,7 @@ def _sources(folder: Traversable, above: str) -> Iterator[tuple[str, str]]:
 def rows_of(
     pool: PoolId, notes: Iterable[AuditEvent], end: End, now: Instant
 ) -> tuple[list[Values], End]:
-    """New events as rows that follow on the last one, and where the stream ends then."""
+    """New events as rows after the last one, and the new end of the stream."""
     rows: list[Values] = []
     for note in notes:
         kind = (
@@ -187,7 +187,7 @@ def _listed(decisions: tuple[Decision, ...] | None) -> list[Any] | None:
 
 
 def decisions_text(decisions: tuple[Decision, ...] | None) -> str:
-    """Decisions as they are written."""
+    """Decisions in their stored form."""
     return text_of(_listed(decisions))
 
 
@@ -195,24 +195,24 @@ def decisions_text(decisions: tuple[Decision, ...] | None) -> str:
 
 
 def events(connection: Connection, pool: PoolId, after: int, most: int) -> list[StoredEvent]:
-    """Events of a pool behind a number, in order."""
+    """Events of a pool after a number, in order."""
     return [StoredEvent(*row) for row in connection.execute(EVENTS, [pool, after, most]).fetchall()]
 
 
 def window_of(connection: Connection, pool: PoolId, n: int) -> int | None:
-    """The first event of the window that an event is in; None if there is none."""
+    """The first event of the window that contains an event; None if there is none."""
     row = connection.execute(WINDOW, [pool, n]).fetchone()
     return None if row is None else int(row[0])
 
 
 def stream_of(connection: Connection, pool: PoolId) -> Stream | None:
-    """A pool's stream, as its own row tells; None if there is no such pool."""
+    """A pool's stream, from the pool's row; None if there is no such pool."""
     row = connection.execute(STREAM, [pool]).fetchone()
     return None if row is None else Stream(End(row[0], row[1]), row[2])
 
 
 def trim(connection: Connection, pool: PoolId, before: Instant) -> int:
-    """Take away the windows that ended before an instant; how many events. By the owner only."""
+    """Delete the windows that ended before an instant; return how many events. Owner only."""
     with connection.transaction():
         row = connection.execute(OLD, [pool, before]).fetchone()
         if row is None:
@@ -222,12 +222,12 @@ def trim(connection: Connection, pool: PoolId, before: Instant) -> int:
 
 
 def began_of(event: StoredEvent) -> Began:
-    """What a window begins with, or a part of it."""
+    """The beginning of a window, or a part of it."""
     return value_of(Began, event.body)
 
 
 def step_of(event: StoredEvent) -> tuple[RecordedStep, str]:
-    """A step, and its decisions as they are written."""
+    """A step, and its decisions in their stored form."""
     step = value_of(_Round, event.body)
     inputs = tuple(_unnamed(_INPUTS, entry) for entry in step.inputs)
     text = str(step.decisions, "utf8")

@@ -1,10 +1,10 @@
-"""What a transaction of a pool reads: its own row, what has changed, or all that lives.
+"""Reads the rows of a pool for a transaction: its own row, changed rows, or all live ones.
 
-What is asked is sent by `ask_…` and taken by another function, so that in a pipeline many questions
-travel together.
+A query is sent by `ask_…` and its answer read by another function, so that a pipeline can send many
+queries together.
 
-Others may look at a memory while rows are on their way. So a loader names a lock (`door`), and
-memory is changed under it, all at once: readers do not wait for the database.
+Other threads may read the memory meanwhile. So loaders get its lock (`door`), and change the memory
+under it, all at once: readers do not wait for the database.
 """
 
 from collections import defaultdict
@@ -120,7 +120,7 @@ CHANGES: Final = """
 
 
 class PoolUnknown(KeyError):
-    """There is no such pool."""
+    """The pool does not exist."""
 
 
 SlotName: TypeAlias = tuple[NodeId, int, int]  # node, GPU, slot
@@ -129,7 +129,7 @@ Attempt: TypeAlias = tuple[JobKey, int]  # whose, the how-manyth
 
 @dataclass(slots=True)
 class Memory:
-    """A pool as a process knows it: what lives, as of a version; and which slots leases have."""
+    """A pool in the memory of a process: its live rows as of a version, and the slots of leases."""
 
     pool: Pool = field(default_factory=Pool)
     version: int = -1
@@ -142,7 +142,7 @@ OPEN: Final[Door] = nullcontext()  # no other thread reads
 
 
 class Changed(NamedTuple):
-    """Which rows transactions have written."""
+    """The rows that transactions have written."""
 
     jobs: tuple[JobKey, ...] = ()
     leases: tuple[int, ...] = ()
@@ -153,7 +153,7 @@ class Changed(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """Rows that were asked for, and have come."""
+    """Rows that have been read."""
 
     wanted: Changed
     terms: policy_and_quotas.Terms
@@ -161,12 +161,12 @@ class _Read(NamedTuple):
 
 
 def create_pool(connection: Connection, pool: PoolId) -> None:
-    """Begin a pool, with nothing in it."""
+    """Create an empty pool."""
     connection.execute(ADD_POOL, [pool])
 
 
 def add_pool(connection: Connection, pool: PoolId) -> bool:
-    """Begin a pool; False if there is one of that name."""
+    """Create a pool; False if one with that name exists."""
     try:
         create_pool(connection, pool)
     except errors.UniqueViolation:
@@ -175,7 +175,7 @@ def add_pool(connection: Connection, pool: PoolId) -> bool:
 
 
 class PoolStatus(NamedTuple):
-    """How a pool stands: how many changes it has had, and from when on it needs a leader."""
+    """A pool's version, and from when on it needs a leader."""
 
     id: PoolId
     version: int
@@ -183,23 +183,23 @@ class PoolStatus(NamedTuple):
 
 
 def pools_now(connection: Connection) -> list[PoolStatus]:
-    """How all pools stand."""
+    """The status of all pools."""
     return [PoolStatus(*row) for row in connection.execute(POOLS).fetchall()]
 
 
 def enter_pool(connection: Connection, pool: PoolId) -> None:
-    """Work for a pool until the transaction ends, without a lock: to look only."""
+    """Restrict the transaction to a pool, without a lock, for reading."""
     connection.execute(ENTER_POOL, [array_literal([pool])])
 
 
 def lock_pool(connection: Connection, pool: PoolId) -> SentStatement:
-    """Work for a pool, and lock it, until the transaction ends; `locked` takes the answer."""
+    """Restrict the transaction to a pool, and lock it; `locked` reads the answer."""
     enter_pool(connection, pool)
     return connection.execute(LOCK_POOL, [pool])
 
 
 def locked(sent: SentStatement, pool: PoolId) -> PoolRow:
-    """The pool that is locked now."""
+    """The row of the pool that is now locked."""
     row = sent.fetchone()
     if row is None:
         raise PoolUnknown(pool)
@@ -207,7 +207,7 @@ def locked(sent: SentStatement, pool: PoolId) -> PoolRow:
 
 
 def load_all(connection: Connection, pool: PoolId, version: int) -> Memory:
-    """All of a pool that lives."""
+    """All live rows of a pool."""
     with connection.pipeline():
         connection.execute(TAKE_TIME)
         terms = policy_and_quotas.ask_all(connection, pool)
@@ -222,9 +222,9 @@ def load_all(connection: Connection, pool: PoolId, version: int) -> Memory:
 def catch_up(
     connection: Connection, pool: PoolId, memory: Memory, version: int, door: Door = OPEN
 ) -> frozenset[NodeId] | None:
-    """Bring in what others have written since; None if that is not known any more.
+    """Read what other processes have written since; None if that is not recorded any more.
 
-    Who is told are the nodes that have got leases from others, or shall end some.
+    Returns the nodes that have new leases from others, or leases that are to end.
     """
     rows = connection.execute(CHANGES, [pool, memory.version]).fetchall()
     if [number for number, _ in rows] != list(range(memory.version + 1, version + 1)):
@@ -252,7 +252,7 @@ def catch_up(
 
 
 def _with_news(pool: Pool, known: Mapping[int, Lease | None]) -> frozenset[NodeId]:
-    """The nodes of leases that are new, or are to end, beside what was known of them."""
+    """The nodes of leases that are new, or are to end, compared with what was known."""
     leases = [(was, pool.leases[fence]) for fence, was in known.items() if fence in pool.leases]
     return frozenset(
         part.piece.node
@@ -265,7 +265,7 @@ def _with_news(pool: Pool, known: Mapping[int, Lease | None]) -> frozenset[NodeI
 def load(
     connection: Connection, pool: PoolId, memory: Memory, wanted: Changed, door: Door = OPEN
 ) -> None:
-    """Bring in rows by their keys, whether they live or not."""
+    """Read rows by key, live or not."""
     rows = _read(connection, pool, wanted)
     with door:
         _bring_in(memory, rows)
@@ -312,7 +312,7 @@ def load_leases(
     fences: Iterable[int],
     door: Door = OPEN,
 ) -> None:
-    """Bring in leases that are over, and their jobs."""
+    """Read ended leases and their jobs."""
     load(connection, pool, memory, Changed(leases=tuple(fences)), door)
     known = memory.pool.leases
     jobs = [known[fence].key for fence in fences if fence in known]
@@ -322,7 +322,7 @@ def load_leases(
 
 
 def _take(memory: Memory, sent: Mapping[str, SentStatement]) -> set[NodeId]:
-    """Take rows into memory; the nodes among them."""
+    """Put rows into memory; return the nodes among them."""
     pool = memory.pool
     machines = list(_machines(sent["nodes"]))
     for row in chain[PoolNode | PoolJob](machines, _jobs(sent["queue"])):

@@ -1,7 +1,7 @@
-"""What processes have printed: parts in order, each once.
+"""The output of processes: parts in order, each stored once.
 
-The end of a log is a part of size 0. A log without one is closed `CLOSE_AFTER` after its lease has
-ended: its node may have died.
+The end of a log is a part of size 0. A log without an end is closed `CLOSE_AFTER` after the end of
+its lease, because its node may have died.
 """
 
 from typing import Final, NamedTuple

@@ -1,4 +1,4 @@
-"""What nodes may forget: jobs that are over, of those they had; how far jobs say that they are."""
+"""Finished jobs of a node, and the progress that jobs report."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -48,7 +48,7 @@ PROGRESS: Final = """
 
 
 class OverJob(NamedTuple):
-    """A job that is over, and since when."""
+    """A finished job, and since when."""
 
     org: str
     job: str
@@ -58,7 +58,7 @@ class OverJob(NamedTuple):
 def over_jobs(
     connection: Connection, pool: PoolId, node: str, jobs: Sequence[tuple[str, str]]
 ) -> list[OverJob]:
-    """Which of some jobs are over, of those that a node has had."""
+    """The finished ones among these jobs, if the node has run them."""
     with connection.transaction():
         enter_pool(connection, pool)
         keys = column_arrays([(pool, org, job) for org, job in jobs], 3)
@@ -69,14 +69,14 @@ def over_jobs(
 def keep_progress(
     connection: Connection, pool: PoolId, node: str, fence: int, ppm: int, at: Instant
 ) -> None:
-    """Keep how far a node says that a lease's process is."""
+    """Store the progress that a node reports for the process of a lease."""
     with connection.transaction():
         enter_pool(connection, pool)
         connection.execute(KEEP_PROGRESS, [ppm, at, pool, fence, node])
 
 
 def progress_of(connection: Connection, pool: PoolId, org: str, job: str) -> int | None:
-    """How far a job says that its last attempt is, in millionths; None if it has not said."""
+    """The progress of a job's last attempt, in millionths; None if it has not reported any."""
     with connection.transaction():
         enter_pool(connection, pool)
         row = connection.execute(PROGRESS, [pool, org, job]).fetchone()

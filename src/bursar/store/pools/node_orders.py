@@ -1,7 +1,7 @@
-"""Nodes that were ordered, and what operators have decided about ordering them (S12).
+"""Rows of node orders, and of the operators' autoscaling settings (S12).
 
-Orders are written in the pool's own transactions, by its leader, together with the nodes that
-they are about. What operators have decided is theirs alone to write.
+The leader writes orders in transactions of the pool, together with their nodes. Only operators
+write the settings.
 """
 
 from collections.abc import Iterable, Mapping
@@ -115,14 +115,14 @@ def _order_of(row: tuple[Any, ...]) -> NodeOrder:
 
 
 def write_orders(connection: Connection, pool: PoolId, orders: Iterable[NodeOrder]) -> None:
-    """Keep orders as they are now, in a transaction of their pool."""
+    """Write orders, in a transaction of their pool."""
     rows = [_values(pool, order) for order in orders]
     if rows:
         connection.execute(WRITE_ORDERS, column_arrays(rows, 0))
 
 
 def live_orders(connection: Connection, pool: PoolId) -> list[NodeOrder]:
-    """The orders of a pool that are not over, the oldest first."""
+    """The unfinished orders of a pool, oldest first."""
     return _select_orders(connection, pool, LIVE_ORDERS, [pool])
 
 
@@ -135,7 +135,7 @@ class OrderPosition(NamedTuple):
 
     @classmethod
     def behind(cls, order: NodeOrder) -> Self:
-        """The place behind an order."""
+        """The position after an order."""
         gone_at = _FOREVER if order.gone_at is None else order.gone_at
         return cls(gone_at, order.ordered_at, order.id)
 
@@ -146,17 +146,17 @@ def latest_orders(
     most: int = ORDERS_MAX,
     after: OrderPosition = OrderPosition(),  # noqa: B008  # immutable
 ) -> list[NodeOrder]:
-    """The orders of a pool, those that are not over first, then the last to be over."""
+    """The orders of a pool: unfinished ones first, then those that finished last."""
     return _select_orders(connection, pool, LATEST_ORDERS, [pool, *after, most])
 
 
 def order_of_node(connection: Connection, pool: PoolId, node: str) -> NodeOrder | None:
-    """The order that a node was ordered with, if it was."""
+    """The order of a node; None if it was not ordered."""
     return next(iter(_select_orders(connection, pool, ORDER_OF_NODE, [pool, node])), None)
 
 
 def orders_by_id(connection: Connection, pool: PoolId, ids: Iterable[str]) -> list[NodeOrder]:
-    """Orders of a pool, over or not."""
+    """Orders of a pool by id, finished or not."""
     return _select_orders(
         connection, pool, ORDERS_BY_ID, column_arrays([(pool, id) for id in ids], 2)
     )
@@ -174,7 +174,7 @@ def _select_orders(
 
 
 def scale_of(connection: Connection, pool: PoolId) -> Scale | None:
-    """What operators have decided about a pool's nodes, if they have."""
+    """The autoscaling settings of a pool; None if there are none."""
     with connection.transaction():
         enter_pool(connection, pool)
         row = connection.execute(SCALE_OF, [pool]).fetchone()
@@ -182,13 +182,13 @@ def scale_of(connection: Connection, pool: PoolId) -> Scale | None:
 
 
 def set_scale(connection: Connection, pool: PoolId, scale: Scale, at: Instant) -> None:
-    """Keep what operators have decided."""
+    """Store the autoscaling settings of a pool."""
     with connection.transaction():
         enter_pool(connection, pool)
         connection.execute(SET_SCALE, [pool, text_of(scale), at])
 
 
 def scales(connection: Connection) -> Mapping[PoolId, Scale]:
-    """What operators have decided about all pools."""
+    """The autoscaling settings of all pools."""
     rows = connection.execute(SCALES).fetchall()
     return {pool: value_of(Scale, body) for pool, body in rows}

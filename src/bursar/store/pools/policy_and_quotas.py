@@ -1,4 +1,4 @@
-"""What a pool knows besides its jobs: the policy in force, slices of orgs' quotas, past usage."""
+"""Rows of a pool's policy, of its slices of quotas, and of past usage."""
 
 import json
 from collections.abc import Iterable
@@ -56,7 +56,7 @@ SAVE_POLICY: Final = """
 
 
 class Terms(NamedTuple):
-    """What was asked for."""
+    """The queries that were sent."""
 
     slices: SentStatement | None
     policy: SentStatement | None
@@ -64,7 +64,7 @@ class Terms(NamedTuple):
 
 
 def ask_all(connection: Connection, pool: PoolId) -> Terms:
-    """Ask for everything; `take` takes the answers."""
+    """Send the queries for all of them; `take` reads the answers."""
     return Terms(*(connection.execute(sql, [pool]) for sql in (SLICES, POLICY, USAGE)))
 
 
@@ -76,7 +76,7 @@ def ask_some(
     *,
     policy: bool,
 ) -> Terms:
-    """Ask for these slices, what these users have had, and for the policy if it is another."""
+    """Send the queries for these slices and users, and for the policy if it has changed."""
     rows: list[Values] = [(pool, *key) for key in slices]
     users: list[Values] = [(pool, _digest(text_of(path))) for path in usage]
     return Terms(
@@ -91,7 +91,7 @@ def _digest(path: str) -> str:
 
 
 def take(pool: Pool, terms: Terms) -> None:
-    """Take what was asked for into memory: before the jobs, which are counted by it."""
+    """Put the answers into memory; call this before jobs are loaded, because it counts them."""
     if terms.slices is not None:
         pool.put_slices(value_of(Slice, body) for (body,) in terms.slices.fetchall())
     row = None if terms.policy is None else terms.policy.fetchone()
@@ -103,7 +103,7 @@ def take(pool: Pool, terms: Terms) -> None:
 
 
 def save_terms(saving: BulkWriter, pool: PoolId, work: PoolTransaction) -> None:
-    """Write what a transaction has learned."""
+    """Write the changes of a transaction."""
     new = work.quotas.new.values()
     slices = [(pool, *quota_slice.key, quota_slice.n, text_of(quota_slice)) for quota_slice in new]
     saving.write_rows("slices", SAVE_SLICES, slices)

@@ -1,7 +1,7 @@
-"""How a pool's values are kept in rows, and the statements about them.
+"""The columns of a pool's values, and the statements about them.
 
-Every transaction of a pool locks the pool's own row first, so all of them happen one after the
-other, and asks the time after that; it is kept, and never goes back (D5).
+Every transaction of a pool first locks the pool's row, so that transactions run one after another.
+Then it reads the time, which is stored and never goes back (D5).
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ Row = tuple[Any, ...]
 
 
 class PoolTable(NamedTuple):
-    """A table of a pool: its key, what is written once, and what changes; column → type."""
+    """A table of a pool: its key, its constant columns, and those that change; column → type."""
 
     name: str
     key: Mapping[str, str]
@@ -44,7 +44,7 @@ class PoolTable(NamedTuple):
 
     @property
     def columns(self) -> dict[str, str]:
-        """All columns but the pool's, in the order in which values give and take them."""
+        """All columns except the pool's id, in the order of the values."""
         return {**self.key, **self.fixed, **self.changing}
 
 
@@ -135,7 +135,7 @@ def _update(table: PoolTable) -> str:
 
 
 def selected(table: PoolTable) -> str:
-    """The columns of a query, as `…_of` take them."""
+    """The columns of a query, in the form that the `…_of` functions read."""
     return ", ".join(
         f"t.{name}::text" if kind == "json" else f"t.{name}" for name, kind in table.columns.items()
     )
@@ -169,7 +169,7 @@ def _text(text: str | None) -> str | None:
 
 
 def heard_values(machine: PoolNode) -> Values:
-    """What was heard of a node."""
+    """The columns of a node that its reports change."""
     clock_sample = (
         None
         if machine.clock_sample is None
@@ -186,14 +186,14 @@ def heard_values(machine: PoolNode) -> Values:
 
 
 def node_values(machine: PoolNode) -> Values:
-    """All that is kept of a node."""
+    """All columns of a node."""
     name, *heard = heard_values(machine)
     trouble = None if machine.trouble == NO_TROUBLE else text_of(machine.trouble)
     return name, text_of(machine.node), trouble, *heard
 
 
 def machine_of(row: Row) -> PoolNode:
-    """The node of a row."""
+    """The node from a row."""
     _, body, trouble, boot, n, reported_at, clock_sample, wrong_clock = row
     return PoolNode(
         node=value_of(Node, body),
@@ -210,7 +210,7 @@ def machine_of(row: Row) -> PoolNode:
 
 
 def job_values(job: PoolJob) -> Values:
-    """What changes of a job."""
+    """The columns of a job that change."""
     return (
         *(job.state.value, _text(job.why), job.received, job.sent, job.hold_micros),
         *(job.hold_until, job.requeues_left, job.attempt, job.fence, job.ran_ms, job.used),
@@ -220,12 +220,12 @@ def job_values(job: PoolJob) -> Values:
 
 
 def new_job_values(job: PoolJob) -> Values:
-    """All of a job."""
+    """All columns of a job."""
     return job.org, job.job, message_text(job.request), job.queued_at, *job_values(job)
 
 
 def job_of(row: Row) -> PoolJob:
-    """The job of a row."""
+    """The job from a row."""
     org, job, body, queued_at, state, why, received, sent, micros, until, *rest = row
     requeues, attempt, fence, ran_ms, used, withdrawn, preemptions, stopped_at, *last = rest
     losses, earmark = last
@@ -262,7 +262,7 @@ _CHANGING: Final = attrgetter(*LEASES.changing)  # columns and fields have the s
 
 
 def lease_values(lease: Lease) -> Values:
-    """What changes of a lease, besides its parts."""
+    """The columns of a lease that change, without its parts."""
     return (
         *(
             lease.run_ms_max,
@@ -283,20 +283,20 @@ def lease_values(lease: Lease) -> Values:
 
 
 def lease_differs(old: Lease, new: Lease) -> bool:
-    """Whether anything has changed of a lease, besides its parts."""
+    """Whether a lease has changed, except for its parts."""
     return bool(_CHANGING(old) != _CHANGING(new))
 
 
 def new_lease_values(lease: Lease) -> Values:
-    """All of a lease, besides its parts."""
+    """All columns of a lease, without its parts."""
     fixed = lease.org, lease.job, lease.attempt, lease.gpu_type, lease.leased_at
     return lease.fence, *fixed, *lease_values(lease)
 
 
 def part_values(lease: Lease, part: LeasePart) -> Values:
-    """What changes of a part. Run time is the lease's, as far as this part has lasted.
+    """The columns of a part that change. Run time is the lease's, limited by the part's end.
 
-    So the largest of the parts' is the lease's: it was proven by one of them.
+    So the largest run time of the parts is that of the lease, which one of them has proven.
     """
     run_ms = min(lease.run_ms, provable_ms(lease.leased_at, part.until))
     exited = _text(part.exit), part.exit_code, part.result
@@ -304,7 +304,7 @@ def part_values(lease: Lease, part: LeasePart) -> Values:
 
 
 def new_part_values(lease: Lease, place: int) -> Values:
-    """All of a part."""
+    """All columns of a part."""
     part = lease.parts[place]
     piece = part.piece
     gpus = "{" + ",".join(map(str, piece.gpus)) + "}"
@@ -313,7 +313,7 @@ def new_part_values(lease: Lease, place: int) -> Values:
 
 
 def part_of(row: Row) -> tuple[LeasePart, int]:
-    """The part of a row, and the run time that is proven."""
+    """The part from a row, and the proven run time."""
     _, node, _, gpus, slots, cpu_milli, ram_mib, _, until, run_ms, saved_ms, *rest = row
     run_ms_at_stop, exited, exit_code, result = rest
     return LeasePart(
@@ -328,7 +328,7 @@ def part_of(row: Row) -> tuple[LeasePart, int]:
 
 
 def lease_of(row: Row, parts: list[Row]) -> Lease:
-    """The lease of a row, with its parts in their order."""
+    """The lease from a row, with its parts in order."""
     fence, org, job, attempt, gpu_type, leased_at, most, every, started_at, reported_ms, *rest = row
     clamped, stop, ended_at, reportable_until, why, kept_ms, corrected = rest
     parts_and_run_ms = [part_of(part) for part in parts]

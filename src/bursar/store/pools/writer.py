@@ -1,4 +1,4 @@
-"""What a transaction of a pool has changed, written set-wise: a statement for each table."""
+"""Writes the changes of a pool's transaction, with one statement for each table."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -72,7 +72,7 @@ FREE_SLOTS: Final = f"""
 
 
 class Saved(NamedTuple):
-    """What is on its way to the database."""
+    """The statements that were sent."""
 
     saving: BulkWriter
     version: int
@@ -81,7 +81,7 @@ class Saved(NamedTuple):
 
 
 def save(connection: Connection, pool: PoolId, memory: Memory, work: PoolTransaction) -> Saved:
-    """Write what a transaction has changed; the caller awaits the answers, and checks them."""
+    """Send the changes of a transaction; the caller waits for the answers and checks them."""
     saving = BulkWriter(connection)
     nodes = (*work.machines_new, *work.machines_gone)
     terms = tuple(work.quotas.new), work.policy_new is not None, tuple(work.usage_new)
@@ -110,7 +110,7 @@ def save(connection: Connection, pool: PoolId, memory: Memory, work: PoolTransac
 
 
 def _leads_otherwise(work: PoolTransaction) -> bool:
-    """Whether the leader's term, or when a leader is needed, has changed."""
+    """Whether the leader's term, or the need for a leader, has changed."""
     return (work.leads_until, work.leader_due_at) != (
         work.pool.leads_until,
         work.pool.leader_due_at,
@@ -118,7 +118,7 @@ def _leads_otherwise(work: PoolTransaction) -> bool:
 
 
 def apply_saved(memory: Memory, work: PoolTransaction, saved: Saved) -> None:
-    """What was written is true: let memory know."""
+    """Apply the written changes to memory."""
     work.commit()
     memory.version, memory.digest = saved.version, saved.digest
     memory.slots.update(saved.slots)
@@ -172,7 +172,7 @@ def _save_leases(saving: BulkWriter, pool: PoolId, work: PoolTransaction) -> Non
 
 
 def _changed_parts(changed: Iterable[tuple[Lease, Lease]]) -> Iterator[Values]:
-    """Parts that have changed; and if run time has, the one that lasts longest, to keep it."""
+    """The changed parts; if run time has changed, also the part that lasts longest, to store it."""
     for old, new in changed:
         # What has changed is another value; one that is equal all the same does no harm.
         both = zip(old.parts, new.parts, strict=True)
@@ -207,7 +207,7 @@ def _save_slots(
 
 
 class _Taken:
-    """Which slots of each node are taken, for the nodes that were read."""
+    """The slots that are in use on each node that was read."""
 
     def __init__(self, memory: Memory, work: PoolTransaction, ended: frozenset[int]) -> None:
         self._memory = memory
@@ -216,7 +216,7 @@ class _Taken:
         self._slots: dict[NodeId, set[SlotName]] = {}
 
     def chosen(self, lease: Lease) -> Iterator[SlotName]:
-        """The first free slots of each GPU of a lease; the index in the database is the judge."""
+        """The first free slots of each GPU of a lease; a unique index checks them."""
         for part in lease.parts:
             piece = part.piece
             taken = self._on(piece.node)
@@ -229,7 +229,7 @@ class _Taken:
                 yield from free
 
     def _on(self, node: NodeId) -> set[SlotName]:
-        """The slots of the leases that were on a node before, and are not ending."""
+        """The slots of the earlier leases on a node that are not ending."""
         taken = self._slots.get(node)
         if taken is None:
             fences = self._work.pool.on_node.get(node, {}).keys() - self._ended

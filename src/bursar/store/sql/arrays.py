@@ -1,6 +1,6 @@
-"""Rows as parameters of a set-wise statement: one array per column, in PostgreSQL's notation.
+"""Rows as parameters of one statement: an array per column, in PostgreSQL's notation.
 
-The driver can do the same, value by value and ten times as slowly.
+The driver can do the same, value by value, and ten times as slowly.
 """
 
 from collections.abc import Sequence

@@ -53,12 +53,12 @@ def value_of(kind: type[T], text: str) -> T:
 
 
 def event_of(kind: str, text: str) -> Event:
-    """The event of the class named `kind`."""
+    """Decode an event of the class named `kind`."""
     return value_of(EVENTS[kind], text)
 
 
 def has_field(text: str, field: str) -> bool:
-    """Whether the text of an event has a field; texts older than the field do not."""
+    """Whether the text of an event has a field; texts from before the field was added do not."""
     return field in value_of(dict[str, Any], text)
 
 
@@ -79,14 +79,14 @@ def command_text(command: Command) -> str:
 
 
 def command_of(text: str) -> Command:
-    """The command that has this text."""
+    """The command from its text."""
     name, fields = value_of(list[msgspec.Raw], text)
     command: Command = value_of(COMMANDS[value_of(str, str(name, "utf8"))], str(fields, "utf8"))
     return command
 
 
 def refusal_of(text: str) -> Refusal:
-    """The refusal that has this text."""
+    """The refusal from its text."""
     fields = value_of(dict[str, Any], text)
     figures = {
         name: tuple(figure) if isinstance(figure, list) else figure

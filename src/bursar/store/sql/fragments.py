@@ -1,10 +1,10 @@
-"""Parts of set-wise statements, put together from names of our own; values are parameters."""
+"""Parts of SQL statements, built from our own names; values are parameters."""
 
 from collections.abc import Mapping
 
 
 def array_parameters(columns: Mapping[str, str]) -> str:
-    """One array parameter per column (name → type); JSON comes as text."""
+    """One array parameter per column (name → type); JSON is passed as text."""
     return ", ".join(f"%s::{'text' if kind == 'json' else kind}[]" for kind in columns.values())
 
 
@@ -16,10 +16,10 @@ def select_list(columns: Mapping[str, str], of: str = "t") -> str:
 
 
 def lookup(keys: Mapping[str, str], table: str, where: str = "") -> str:
-    """The rows `t` of a table with the keys `k` that are parameters, each looked up by itself.
+    """SQL for the rows `t` of a table with the keys `k` that are parameters, each looked up by key.
 
-    A plain join could be run from the other end, reading the whole table, while it has few rows
-    or is thought to; `offset 0` keeps the planner from making one of this.
+    With a plain join, the planner could read the whole table instead, while it has few rows or is
+    thought to; `offset 0` prevents this.
     """
     matches = " and ".join(f"t.{name} = k.{name}" for name in keys)
     return f"""
@@ -32,10 +32,10 @@ def lookup(keys: Mapping[str, str], table: str, where: str = "") -> str:
 def match_keys(first: str, *others: str) -> str:
     """The condition that rows `t` of a table have the keys of the rows `u` that are parameters.
 
-    An equality of the first column would let the planner run the join from the table's end, and
-    read all of it, while it has few rows or is thought to: where equal values are joined, an index
-    is an order to read a table in. This way it can only be used to look each row up. The other
-    columns are compared plainly: PostgreSQL 16 and older may leave out such conditions on them.
+    An equality of the first column would let the planner run a merge join that reads the whole
+    table, while it has few rows or is thought to. Written this way, the index can be used only to
+    look up each row. The other columns are compared plainly: PostgreSQL 16 and older may drop such
+    conditions on them.
     """
     conditions = [
         f"t.{first} = any(array[u.{first}])",
@@ -45,7 +45,7 @@ def match_keys(first: str, *others: str) -> str:
 
 
 def accounts_below(org: str, account: str) -> str:
-    """An account and all below it: the body of a recursive query that has to be named `below`."""
+    """An account and all below it: the body of a recursive query that must be named `below`."""
     return f"""
             select a.org_id, a.account_id from accounts a
              where a.org_id = {org} and a.account_id = {account}

@@ -1,4 +1,4 @@
-"""Whether arrays are what their elements and lots make of them: what `verify` asks about them."""
+"""Checks of arrays against their elements and lots."""
 
 from typing import Final
 

@@ -1,8 +1,8 @@
-"""Whether what is stored adds up: each query finds rows that contradict others, if there are any.
+"""Checks of stored rows: each query finds rows that contradict others.
 
-They ask the tables alone, not the core: a second opinion. All run in one snapshot, so they may run
-while the ledger is at work. No query trusts what it reads to be sound: one that meets a value it
-cannot take says so instead of ending the whole.
+The checks read tables only and do not use the core: they are a second opinion. All of them run in
+one snapshot, so they may run while the ledger is in use. No query assumes that its input is valid:
+a value that it cannot process is reported, and the other checks continue.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ from bursar.store.sql.connection import Connection
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Something that must be so, and a query for where it is not: org, what, kept, wanted."""
+    """A condition, and a query for the rows that violate it: org, what, stored, expected."""
 
     name: str
     sql: str
@@ -43,7 +43,7 @@ class Contradiction:
 
     @property
     def description(self) -> str:
-        """What is wrong, and the figures if there are any."""
+        """What is wrong, with the figures if there are any."""
         figures = ((self.stored, "stored"), (self.expected, "expected"))
         text = ", ".join(f"{figure} {word}" for figure, word in figures if figure is not None)
         return ": ".join(part for part in (self.check, self.what, text) if part)
@@ -81,10 +81,10 @@ _KINDS_OF_HOLDS: Final = ", ".join(
 
 
 def _request_checks(whose: str) -> tuple[Check, ...]:
-    """What must be so of requests, those of all orgs or of one.
+    """The checks of requests, for all orgs or for one.
 
-    An event was asked for by one request. A request that was refused, or that found nothing to do,
-    has no events but the steps of jobs that it says; without any, its `number` is that of the last
+    Each event was caused by one request. A request that was refused, or had no effect, has no
+    events except for the steps of jobs that it names; without any, its `number` is that of the last
     event before it.
     """
     return (
@@ -646,7 +646,7 @@ PLANNER_SETTINGS: Final = """
 def problems(
     connection: Connection, check: Check, parameters: Sequence[OrgId | Instant] = ()
 ) -> Iterator[Contradiction]:
-    """What one check finds; to be asked inside a snapshot."""
+    """The contradictions that one check finds; run it inside a snapshot."""
     try:
         with connection.transaction():
             rows = connection.execute(check.sql, parameters or None).fetchall()

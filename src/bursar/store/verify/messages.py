@@ -1,12 +1,12 @@
-"""Whether what orgs and pools keep of a job follows from what they have told each other.
+"""Checks whether the rows of a job in orgs and pools follow from the messages between them.
 
-A message stays where it was written, and each side keeps the number up to which it has handled the
-other's. So nothing has to be excused here: what is still on its way was not handled yet. A row and
-the messages that tell of it were written in one transaction.
+A message stays where it was written, and each side stores the number up to which it has handled the
+other's. So a message on its way needs no exception: it was not handled yet. A row and the messages
+about it are written in one transaction.
 
-Where rows of several tables are compared they are put below each other and grouped, not joined: no
-index leads from a message to its attempt, and where PostgreSQL expects few rows it would go through
-all messages for each of them.
+Rows of several tables are combined with `union all` and grouped, not joined: no index leads from a
+message to its attempt, and if PostgreSQL expects few rows, it would read all messages for each of
+them.
 """
 
 from collections.abc import Iterable
@@ -20,17 +20,17 @@ from bursar.store.verify.ledger import Check
 
 
 def number(of: str, name: str) -> str:
-    """A figure in the message that a row keeps; null if it has none of this name."""
+    """A figure in a stored message; null if it has none of this name."""
     return f"({of}.body -> 1 ->> '{name}')::bigint"
 
 
 def listed(words: Iterable[str]) -> str:
-    """Words as SQL has them in a list."""
+    """Words as an SQL list."""
     return ", ".join(f"'{word}'" for word in sorted(words))
 
 
 def _whys(*classes: EndClass) -> str:
-    """The reasons for which attempts end in one of these classes."""
+    """The causes of attempts' ends in one of these classes."""
     return listed(why for why, end_class in END_CLASSES.items() if end_class in classes)
 
 
@@ -52,7 +52,7 @@ _RATE: Final = """
 
 
 def price(of: str) -> str:
-    """What a run of so long costs, of a lease `l` of a job `q`."""
+    """SQL for the price of a run time, for a lease `l` of a job `q`."""
     return f"div({_RATE} * {MILLI_GPUS} * {of}, 3600000000)"
 
 

@@ -1,7 +1,7 @@
-"""Whether orgs and pools agree with each other: what `verify` asks about the two sides of a job.
+"""Checks whether the org's and the pool's rows of a job agree.
 
-A message excuses a difference until it is acknowledged; one that is not delivered in time is a
-problem of its own (`messages`).
+A difference is allowed while a message about it is not acknowledged; a message that is not
+delivered in time is a problem of its own (`messages`).
 """
 
 from typing import Final

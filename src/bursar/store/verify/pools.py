@@ -1,6 +1,6 @@
-"""Whether the audit streams of pools are what was written: what `verify` asks of their rows (O1).
+"""Checks whether the audit streams of pools are complete and unchanged (O1).
 
-Whether decisions follow from what was noted is another question: `service.pools.replay`.
+Whether decisions follow from the recorded inputs is checked by `service.pools.replay`.
 """
 
 from typing import Final

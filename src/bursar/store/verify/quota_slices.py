@@ -1,4 +1,4 @@
-"""Whether quotas are divided as they should be: what `verify` asks about slices (B4)."""
+"""Checks of the division of quotas into slices (B4)."""
 
 from typing import Final
 

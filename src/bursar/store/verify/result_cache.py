@@ -1,4 +1,4 @@
-"""Whether jobs that share their results do so as they should: what `verify` asks about them."""
+"""Checks of jobs that share their results."""
 
 from typing import Final
 

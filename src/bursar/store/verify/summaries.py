@@ -1,9 +1,9 @@
-"""Whether what the sweeper keeps beside the ledger is what it should be.
+"""Checks of the sweeper's summaries.
 
-What is summed up may lag behind: it is as of the org's last sweep, and a row says up to which event
-(`sweeps.number`) and as of which instant that is. What users spent is compared with the events up
-to there. What accounts have is kept as of now alone, so top lists of accounts are compared where
-the sweep has seen the last event.
+Summaries may lag behind: they are as of the org's last sweep, and a row states the event
+(`sweeps.number`) and the instant. Users' spending is compared with the events up to there. Accounts
+have only their current figures, so their top lists are compared if the sweep has included the last
+event.
 """
 
 from typing import Final
@@ -37,7 +37,7 @@ _PER_DAY: Final = (
 
 
 def _rates(table: str, key: str) -> str:
-    """What rates come to, for each key of a table of slots, as of the org's sweep."""
+    """SQL for rates by key of a table of slots, as of the org's sweep."""
     day = _PER_DAY.format(spent="sum(b.amount)", slots=DAY_SLOTS)
     week = _PER_DAY.format(spent="sum(b.amount)", slots=BURN_SLOTS)
     used_slots = "count(*) filter (where b.amount <> 0)"
@@ -83,7 +83,7 @@ _OF_ACCOUNTS: Final = f"""
 
 
 def _standings(subject: str, figures: str, which: str) -> str:
-    """Where standings are not the figures they should be, in those of `whose` that are named."""
+    """SQL for top list entries that differ from the expected figures."""
     return f"""
         select coalesce(t.org_id, f.org_id),
                concat_ws(' ', coalesce(t.subject_id, f.subject_id),
@@ -101,7 +101,7 @@ def _standings(subject: str, figures: str, which: str) -> str:
 
 
 def _checks(orgs: str) -> tuple[Check, ...]:
-    """What must be so of what sweeps keep, of all orgs or of one."""
+    """The checks of summaries, for all orgs or for one."""
     whose = f"""
         with whose as materialized (
             -- Those that were never swept have nothing yet.

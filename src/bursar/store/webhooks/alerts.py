@@ -1,7 +1,7 @@
-"""Reads what alert rules check, for many orgs at once, and saves the progress of the checks.
+"""Reads what alert rules check, for many orgs at once, and stores the progress of checks.
 
-A check of an org costs its events since the last check, its rules, and the grants whose end has
-come within a rule's horizon; not what exists, or what has been.
+A check of an org costs its events since the last check, its rules, and the grants whose expiry has
+come within a rule's horizon.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ ENDING_MOST: Final = 100  # grants near their end that one question brings, for 
 
 
 class OrgToCheck(NamedTuple):
-    """An org to be looked at."""
+    """An org to be checked."""
 
     org: OrgId
     number: int  # of its last event
@@ -32,17 +32,17 @@ class OrgToCheck(NamedTuple):
 
     @property
     def upto(self) -> int:
-        """The last event that this look goes over."""
+        """The last event that this check covers."""
         return min(self.number, self.checked_number + SPAN)
 
     @property
     def is_behind(self) -> bool:
-        """Whether there is more to go over than one look does."""
+        """Whether there are more events than one check covers."""
         return self.upto < self.number
 
 
 def limit_events(orgs: Sequence[OrgToCheck]) -> Sequence[OrgToCheck]:
-    """The first of some orgs that can be looked at together: one at least."""
+    """The first orgs that can be checked together; at least one."""
     events = 0
     for place, org in enumerate(orgs):
         events += org.upto - org.checked_number
@@ -67,7 +67,7 @@ ORGS_TO_CHECK: Final = """
 def orgs_to_check(
     connection: Connection, after: OrgId, now: Instant, most: int
 ) -> list[OrgToCheck]:
-    """The next orgs, by id, to which something has happened or that are due."""
+    """The next orgs, by id, that have new events or are due for a check."""
     return [OrgToCheck(*row) for row in connection.execute(ORGS_TO_CHECK, [after, now, most])]
 
 
@@ -89,7 +89,7 @@ EVENTS: Final = """
 def events_to_check(
     connection: Connection, orgs: Sequence[OrgToCheck]
 ) -> list[tuple[OrgId, int, Event]]:
-    """What has happened that may call for an alert, or is about webhooks."""
+    """The new events that may raise an alert, or are about webhooks."""
     spans = [(org.org, org.checked_number, org.upto) for org in orgs]
     rows = connection.execute(EVENTS, column_arrays(spans, 3))
     return [(org, number, event_of(kind, body)) for org, number, kind, body in rows]
@@ -107,7 +107,7 @@ RULES: Final = f"""
 
 
 def rules(connection: Connection, orgs: Iterable[OrgId]) -> list[tuple[OrgId, Setting]]:
-    """What orgs want to be told."""
+    """The alert rules of orgs."""
     rows = connection.execute(RULES, [array_literal(list(orgs))])
     return [
         (org, Setting(kind=RULE, id=id, body=body, number=number, at=at))
@@ -125,13 +125,13 @@ REARMS: Final = f"""
 def rearms(
     connection: Connection, rules: Sequence[tuple[OrgId, str]]
 ) -> dict[tuple[OrgId, str], int]:
-    """The event that let each rule be ready to tell again, if that was noted."""
+    """The event after which each rule may raise its next alert, if that is stored."""
     rows = connection.execute(REARMS, column_arrays(rules, 2))
     return {(org, rule): number for org, rule, number in rows}
 
 
 class ExpiringGrant(NamedTuple):
-    """A grant that will expire, with something in it."""
+    """A grant that will expire with credits in it."""
 
     org: OrgId
     grant: str
@@ -166,7 +166,7 @@ ENDING: Final = f"""
 
 
 class ExpiryWindow(NamedTuple):
-    """A stretch of time in which grants of an org end."""
+    """A range of expiry times of an org's grants."""
 
     org: OrgId
     place: int  # of who asks
@@ -178,7 +178,7 @@ class ExpiryWindow(NamedTuple):
 def expiring_grants(
     connection: Connection, windows: Sequence[ExpiryWindow]
 ) -> Iterator[list[tuple[int, ExpiringGrant]]]:
-    """The grants that end within windows, each with the place of who asks, page by page."""
+    """The grants that expire within windows, with the index of the window's rule, page by page."""
     while windows:
         with connection.transaction():
             restrict_to_orgs(connection, [window.org for window in windows])
@@ -218,7 +218,7 @@ RETURNED: Final = f"""
 def refilled_grants(
     connection: Connection, orgs: Sequence[OrgToCheck], after: Instant, within: Mapping[OrgId, int]
 ) -> list[ExpiringGrant]:
-    """Grants that became some credits richer, and end soon: within so long after an instant."""
+    """Grants that got credits and expire within a span after an instant."""
     spans = [
         (org.org, org.checked_number, org.upto, after, after + within[org.org]) for org in orgs
     ]
@@ -241,7 +241,7 @@ GRANTS: Final = f"""
 def grants_with_credits(
     connection: Connection, keys: Sequence[tuple[OrgId, str]]
 ) -> list[ExpiringGrant]:
-    """These grants, if there is something in them."""
+    """Those of these grants that have available credits."""
     return [ExpiringGrant(*row) for row in connection.execute(GRANTS, column_arrays(keys, 2))]
 
 
@@ -260,7 +260,7 @@ NEXT_ENDING: Final = """
 def next_expiries(
     connection: Connection, windows: Sequence[tuple[OrgId, int, Instant]]
 ) -> list[tuple[OrgId, int, Instant | None]]:
-    """When the first grant ends after an instant; windows are (org, place, after)."""
+    """The first expiry after an instant; windows are (org, place, after)."""
     rows = connection.execute(NEXT_ENDING, column_arrays(windows, 3))
     return [(org, place, at) for org, place, at in rows]
 
@@ -280,7 +280,7 @@ SAVE_CHECKS: Final = """
 def save_checks(
     connection: Connection, checks: Sequence[tuple[OrgId, int, Instant, Instant]]
 ) -> None:
-    """Write down how far looks have come: org, event, instant, when to look again."""
+    """Store the progress of checks: org, event, instant, next check."""
     with connection.transaction():
         restrict_to_orgs(connection, [check[0] for check in checks])
         connection.execute(SAVE_CHECKS, column_arrays(checks, 4))
@@ -298,7 +298,7 @@ SAVE_REARMS: Final = """
 
 
 def save_rearms(connection: Connection, rearms: Sequence[tuple[OrgId, str, int]]) -> None:
-    """Write down which event let a rule be ready to tell again."""
+    """Store the event after which each rule may raise its next alert."""
     with connection.transaction():
         restrict_to_orgs(connection, [rearm[0] for rearm in rearms])
         connection.execute(SAVE_REARMS, column_arrays(rearms, 3))
@@ -314,7 +314,7 @@ ALERTS: Final = f"""
 
 
 def alerts(connection: Connection, org: OrgId, after: int, most: int) -> list[Setting]:
-    """An org's alerts, the last one to be raised or to be over last, from after an event on."""
+    """An org's alerts after an event, ordered by when they were raised or recovered."""
     with connection.transaction():
         restrict_to_orgs(connection, [org])
         rows = connection.execute(ALERTS, [org, after, most]).fetchall()

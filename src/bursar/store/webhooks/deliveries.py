@@ -20,7 +20,7 @@ WebhookKey = tuple[OrgId, str]  # a webhook
 
 
 class WebhookCursor(NamedTuple):
-    """Where a webhook stands."""
+    """The position of a webhook in its org's events."""
 
     org: OrgId
     webhook: str
@@ -31,12 +31,12 @@ class WebhookCursor(NamedTuple):
 
     @property
     def key(self) -> WebhookKey:
-        """Which webhook it is."""
+        """The org and id of the webhook."""
         return self.org, self.webhook
 
     @property
     def upto(self) -> int:
-        """The last event to be gone over now."""
+        """The last event to be read now."""
         return min(self.last, self.number + SPAN)
 
 
@@ -50,7 +50,7 @@ ADD: Final = """
 
 
 def add_cursors(connection: Connection, cursors: Sequence[tuple[OrgId, str, int]]) -> None:
-    """Let webhooks be told what happens after an event; nothing happens if they stand somewhere."""
+    """Start webhooks after an event; existing cursors stay."""
     with connection.transaction():
         restrict_to_orgs(connection, [cursor[0] for cursor in cursors])
         connection.execute(ADD, column_arrays(cursors, 3))
@@ -69,7 +69,7 @@ DUE: Final = """
 def due_cursors(
     connection: Connection, after: WebhookKey, now: Instant, most: int
 ) -> list[WebhookCursor]:
-    """The next webhooks, by id, to which something may have to be told now."""
+    """The next webhooks, by id, that may have an event to deliver."""
     return [WebhookCursor(*row) for row in connection.execute(DUE, [*after, now, most])]
 
 
@@ -90,7 +90,7 @@ NEXT: Final = """
 def next_events(
     connection: Connection, cursors: Sequence[tuple[WebhookCursor, Sequence[str]]], most: int
 ) -> dict[WebhookKey, list[EventRow]]:
-    """The first events for each webhook, of the kinds that it names; of all if it names none."""
+    """The next events for each webhook, of the kinds that it names; of all if it names none."""
     rows = [
         (
             cursor.org,
@@ -125,7 +125,7 @@ SECRETS: Final = """
 def secrets(
     connection: Connection, webhooks: Sequence[WebhookKey]
 ) -> dict[WebhookKey, list[Setting]]:
-    """The secrets that webhooks were given after their first, the oldest first."""
+    """The secrets that webhooks got after their first, oldest first."""
     secrets_by_webhook: dict[WebhookKey, list[Setting]] = {webhook: [] for webhook in webhooks}
     with connection.transaction():
         restrict_to_orgs(connection, [org for org, _ in webhooks])
@@ -139,7 +139,7 @@ def secrets(
 
 
 class DeliveryAttempt(NamedTuple):
-    """What became of one try."""
+    """The outcome of one attempt."""
 
     org: OrgId
     webhook: str
@@ -168,7 +168,7 @@ SAVE_ATTEMPTS: Final = """
 
 
 class CursorUpdate(NamedTuple):
-    """Where a webhook stands after a try."""
+    """The position of a webhook after an attempt."""
 
     org: OrgId
     webhook: str
@@ -192,7 +192,7 @@ UPDATE_CURSORS: Final = f"""
 def save_outcomes(
     connection: Connection, attempts: Sequence[DeliveryAttempt], cursors: Sequence[CursorUpdate]
 ) -> None:
-    """Write down what became of tries, and where webhooks stand then; all or nothing."""
+    """Store the outcomes of attempts and the positions of webhooks; all or nothing."""
     orgs = sorted({row.org for row in attempts} | {row.org for row in cursors})
     if not orgs:
         return
@@ -205,7 +205,7 @@ def save_outcomes(
 
 
 def _without_repeats(attempts: Sequence[DeliveryAttempt]) -> list[list[DeliveryAttempt]]:
-    """Tries in groups in which no delivery occurs twice: a statement changes a row once."""
+    """Attempts in groups without repeated deliveries: a statement changes a row once."""
     groups: list[dict[tuple[OrgId, str, int], DeliveryAttempt]] = []
     for attempt in attempts:
         key = (attempt.org, attempt.webhook, attempt.number)
@@ -231,7 +231,7 @@ DROP_REDELIVERIES: Final = f"""
 
 
 def drop_webhooks(connection: Connection, webhooks: Sequence[WebhookKey]) -> None:
-    """Deliver nothing more to these webhooks."""
+    """Delete the cursors of these webhooks."""
     with connection.transaction():
         restrict_to_orgs(connection, [org for org, _ in webhooks])
         connection.execute(DROP, column_arrays(webhooks, 2))
@@ -269,7 +269,7 @@ REQUEST_REDELIVERY: Final = """
 def request_redeliveries(
     connection: Connection, requests: Sequence[tuple[OrgId, str, int, Instant]]
 ) -> None:
-    """Let deliveries (org, webhook, event, since when) be tried again at once."""
+    """Have deliveries (org, webhook, event, since when) repeated at once."""
     distinct = list({request[:3]: request for request in requests}.values())
     with connection.transaction():
         restrict_to_orgs(connection, [request[0] for request in distinct])
@@ -297,7 +297,7 @@ DUE_REDELIVERIES: Final = """
 
 
 def due_redeliveries(connection: Connection, now: Instant, most: int) -> list[Redelivery]:
-    """Deliveries that were asked for again, and are due."""
+    """Requested redeliveries that are due."""
     return [Redelivery(*row) for row in connection.execute(DUE_REDELIVERIES, [now, most])]
 
 
@@ -322,7 +322,7 @@ def events_at(
 
 
 class Delivery(NamedTuple):
-    """What became of an event that was told to a webhook."""
+    """The state of the delivery of an event to a webhook."""
 
     number: int
     status: str
@@ -345,7 +345,7 @@ PAGE: Final = """
 def deliveries_page(
     connection: Connection, org: OrgId, webhook: str, after: int, status: str, most: int
 ) -> list[Delivery]:
-    """A webhook's deliveries in the order of their events; of one status, if that is not empty."""
+    """A webhook's deliveries in the order of events; if `status` is not empty, only those."""
     with connection.transaction():
         restrict_to_orgs(connection, [org])
         rows = connection.execute(PAGE, [org, webhook, after, status, status, most]).fetchall()

@@ -1,4 +1,4 @@
-"""What a mapping is: one table of the database and its place in the books."""
+"""The type of a mapping between a table of the database and tables of the books."""
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass

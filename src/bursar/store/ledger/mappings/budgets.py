@@ -10,7 +10,7 @@ from bursar.store.sql.codec import text_of, value_of
 
 
 def target_values(target: Any) -> Values:
-    """Whose usage a budget limits, with nothing as empty text."""
+    """The target of a budget as columns; None becomes an empty text."""
     account, user, each_user = target
     return account or "", user or "", each_user
 

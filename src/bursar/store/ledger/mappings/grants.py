@@ -20,13 +20,13 @@ from bursar.store.sql.codec import text_of, value_of
 
 @lru_cache(maxsize=4096)
 def policy_text(policy: GrantPolicy) -> str:
-    """The text of a policy; there are few of them."""
+    """The text of a policy; cached, because there are few."""
     return text_of(policy)
 
 
 @lru_cache(maxsize=4096)
 def policy_of(text: str) -> GrantPolicy:
-    """The policy of a text."""
+    """The policy from its text."""
     return value_of(GrantPolicy, text)
 
 

@@ -58,7 +58,7 @@ def _hold_figures(hold: Hold) -> Values:
 
 
 def hold_of(row: Values, draws: tuple[Draw, ...]) -> Hold:
-    """The hold of a row, with its draws."""
+    """The hold from a row, with its draws."""
     key, account, user, context, rates, price_versions, *rest = row
     by_time, capped_key, for_job, opened_at, lot_of, *rest = rest
     expires_at, open, used, owed, absorbed, rate, meters, touched_at, closed_at, lots = rest
@@ -92,14 +92,14 @@ def hold_of(row: Values, draws: tuple[Draw, ...]) -> Hold:
 
 
 def draw_values(hold: Hold, place: int) -> Values:
-    """One draw of a hold as a row of its own."""
+    """A draw of a hold as a row."""
     draw = hold.draws[place]
     figures = (draw.drawn, draw.charged, draw.undone, draw.returned, draw.returned_at)
     return (hold.terms.id, draw.grant, place, *figures)
 
 
 def draw_of(row: Values) -> Draw:
-    """The draw of a row."""
+    """The draw from a row."""
     _, grant, _, drawn, charged, undone, returned, returned_at = row
     return Draw(
         grant=grant,
