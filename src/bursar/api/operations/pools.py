@@ -190,11 +190,12 @@ async def set_state(call: Call, pool: Name, node: Name, body: NodeStateRequest) 
     scope=Scope.OPERATOR,
     tag="Nodes",
     problems=("node_busy", "not_found"),
+    example={},
 )
 async def reset_node(call: Call, pool: Name, node: Name, body: EmptyBody | None = None) -> Response:
-    """Forget how often the node's agent was started. A pool ignores reports with a smaller number
-    than the last one, as after the disk of a node was replaced or its key was misused. The node
-    must have no lease.
+    """Accept reports of a node whose count of agent starts is smaller than before. The pool ignores
+    such reports otherwise. Use this after the disk of a node was replaced, or its key was misused.
+    The node must have no lease.
     """
     handle = await find_pool(call.service, pool)
     denied = await asyncio.to_thread(handle.change, lambda work: reset_reports(work, NodeId(node)))
