@@ -141,7 +141,7 @@ FIELDS: Final[Mapping[str, str]] = MappingProxyType(
         "jobs_max": "The maximum number of running jobs.",
         "jobs_queued_max": "The maximum number of waiting jobs.",
         "jobs_running_max": "The maximum number of running jobs.",
-        "keep_others": "Whether rates of the version before stay in force if it does not name them.",
+        "keep_others": "Whether rates of the version before apply if it does not name them.",
         "key": "The secret key. It is returned only when the key is created or rotated.",
         "kind": "The kind.",
         "known_at": "Only events recorded before this time are counted.",
