@@ -68,13 +68,13 @@ PLANS: Final[dict[str, tuple[str, list[Scan]]]] = {
         ACCOUNTS_NOW,
         [
             ("accounts_pkey", ("org_id", "account_id")),
-            *[("burn_pkey", ("org_id", "account_id", "slot"))] * 2,
+            *[("burn_pkey", ("org_id", "account_id", "slot"))] * 3,
             ("totals_pkey", ("org_id", "account_id")),
         ],
     ),
     "users now": (
         USERS_NOW,
-        [*[("user_burn_pkey", ("org_id", "user_id", "slot"))] * 2, STANDING],
+        [*[("user_burn_pkey", ("org_id", "user_id", "slot"))] * 3, STANDING],
     ),
     "who burns": (BURNING, [LIST]),
     "where somebody burns": (BURNING_ORGS, [LIST]),
