@@ -1,5 +1,5 @@
-"""A simulation around the rules: jobs arrive, run and fail by a virtual clock and a seed.
+"""The simulator: jobs arrive, run and fail by a virtual clock and a seed.
 
-The scheduler and the ledger are those of `bursar.core`; nothing of them is imitated here. A run
-follows from its arguments alone: the same world, policy and seed give the same bytes.
+The scheduler and the ledger are those of `bursar.core`; the simulator has no copy of them. A run
+depends only on its arguments: the same world, policy and seed give the same bytes.
 """

@@ -34,7 +34,7 @@ class AdmissionGate:
         self._load: PoolLoad | None = None
 
     def ask(self, job: Job, cluster: Cluster, now: Instant) -> Admitted | Rejected:
-        """Admit a job, or return why not and when to retry."""
+        """Admit a job, or return the reason for refusing it and when to retry."""
         if self._load is None or now >= self._load.at + self._admission.every:
             self._load = measure_load(cluster, now)
         tier, org = job.path[:2]

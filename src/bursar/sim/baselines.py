@@ -1,7 +1,7 @@
-"""The well-known policies, to be held against: one order for all jobs, with or without preemption.
+"""Well-known policies to compare with: one order for all jobs, with or without preemption.
 
-All of them place on the same cluster as Bursar's own scheduler and give victims the same grace, so
-they differ in whose turn it is and in nothing else.
+They use the same placement and the same grace for victims as Bursar's own scheduler, so they differ
+only in which job comes next.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ from bursar.core.scheduling.placement.search import NodePlacement, choose_pieces
 from bursar.core.sorted_set import SortedSet
 
 Key = tuple[Any, ...]  # smaller comes first; in a queue it ends in the job's id
-QUANTUM: Final = MINUTE  # how often a policy looks whose keys change with time
+QUANTUM: Final = MINUTE  # the interval of policies whose keys change with time
 
 
 class InOrder:
@@ -34,7 +34,7 @@ class InOrder:
         self._keys: dict[JobId, Key] = {}
 
     def queued(self, job: Job) -> None:
-        """Jobs of one shape stand in one queue: if the first does not fit, no other does."""
+        """Add a job. Jobs of one shape are in one queue: if the first does not fit, none does."""
         queue = self._queues.setdefault(job.shape, SortedSet())
         if job.id in self._keys:
             queue.discard(self._keys[job.id])
@@ -59,7 +59,7 @@ class InOrder:
         return decisions
 
     def in_turn(self, cluster: Cluster) -> Iterator[Job]:
-        """The next in order; a job that is found still waiting afterwards ends its shape's turn."""
+        """Yield the jobs in order. If one still waits afterwards, its shape is skipped."""
         heads: list[tuple[Key, int]] = []
         queues = list(self._queues.values())
         for number, queue in enumerate(queues):
@@ -77,7 +77,7 @@ class InOrder:
 
 
 def _next(cluster: Cluster, queue: SortedSet[Key], after: Key) -> Key | None:
-    """The first that waits, behind a key; those for whom GPUs are kept need no turn."""
+    """The first waiting job after a key; jobs with earmarked GPUs need no turn."""
     gone: list[Key] = []
     following = None
     for key in queue.since(after):
@@ -145,7 +145,7 @@ class _Later:
             there.sort(key=lambda entry: entry[0], reverse=True)
 
     def make_room(self, job: Job, key: Key) -> list[Decision]:
-        """Ask the last in order to leave, if a job fits then; nothing otherwise."""
+        """Preempt the jobs that are last in order, if the job then fits; nothing otherwise."""
         for gpu_type in job.shape.types:
             offers = sorted(self._offers(job.shape, gpu_type, key), key=lambda entry: entry[:2])
             nodes: list[tuple[NodeId, int]] = []
@@ -162,7 +162,7 @@ class _Later:
         return []
 
     def _offers(self, shape: Shape, gpu_type: str, key: Key) -> Iterator[_Offer]:
-        """What each node can do for a job: cost of a task, name, tasks, who leaves for them."""
+        """What each node can offer: cost per task, name, number of tasks, jobs that leave."""
         for name, machine in self._cluster.nodes.by_id.items():
             task = task_need(shape, machine.kind)
             usable = machine.node.is_usable_at(self._cluster.now)
@@ -201,7 +201,7 @@ class _Later:
 
 
 def _fits(machine: NodeUsage, task: TaskNeed, leaving: list[RunningJob]) -> int:
-    """Tasks that fit on a node once some have left."""
+    """How many tasks fit on a node after some jobs have left."""
     return task.count_in(
         machine.room_at(FREE_NOW, frozenset(running.job.id for running in leaving))
     )
@@ -210,7 +210,7 @@ def _fits(machine: NodeUsage, task: TaskNeed, leaving: list[RunningJob]) -> int:
 def _needed(
     machine: NodeUsage, task: TaskNeed, leaving: list[RunningJob], fits: int
 ) -> list[RunningJob]:
-    """Those of them who must leave for so many tasks to fit; the first that need not stay."""
+    """The jobs that must leave for this many tasks to fit; others stay, the first first."""
     for candidate in leaving if len(leaving) > 1 else ():
         others = [other for other in leaving if other is not candidate]
         if _fits(machine, task, others) >= fits:
@@ -219,7 +219,7 @@ def _needed(
 
 
 def start_kept(cluster: Cluster) -> list[Decision]:
-    """Start the jobs for which others have left by now."""
+    """Start the jobs whose earmarked GPUs are free."""
     decisions: list[Decision] = []
     for name in sorted(cluster.earmarks):
         earmark = cluster.earmarks[name]
@@ -242,9 +242,10 @@ def start_of(cluster: Cluster, job: Job) -> Start | None:
 
 
 class LeastAttained(Preemptive):
-    """Who has had the fewest GPU-seconds runs, in doubling steps; inside a step who came first.
+    """The job with the fewest GPU-seconds so far runs, in doubling steps; ties by arrival.
 
-    Work that was lost counts as had: two jobs without checkpoints would else take turns for ever.
+    Lost work counts as well: otherwise two jobs without checkpoints would preempt each other
+    forever.
     """
 
     def __init__(self) -> None:
@@ -252,7 +253,7 @@ class LeastAttained(Preemptive):
         self._had: dict[JobId, int] = {}  # GPU-microseconds of earlier attempts
 
     def round(self, cluster: Cluster, now: Instant) -> Sequence[Decision]:
-        """As others, and remembers what those had who leave."""
+        """Like the others; also records the GPU time of preempted jobs."""
         decisions = super().round(cluster, now)
         for decision in decisions:
             if isinstance(decision, Preempt):
@@ -273,12 +274,12 @@ class LeastAttained(Preemptive):
 
 
 def _step(service: int) -> int:
-    """Doubling steps, the first of two GPU-minutes."""
+    """The number of the doubling step; the first is two GPU-minutes."""
     return (service // (2 * MINUTE)).bit_length()
 
 
 class DominantShare:
-    """Whose org has the least of what it has most of, by weight, comes first (DRF)."""
+    """The org with the smallest dominant share, by weight, comes first (DRF)."""
 
     def __init__(self, policy: PoolPolicy) -> None:
         self._tiers = {tier.name: tier.weight for tier in policy.tiers}
@@ -286,7 +287,7 @@ class DominantShare:
         self._orgs: dict[Path, InOrder] = {}
 
     def queued(self, job: Job) -> None:
-        """Every org has a queue of its own."""
+        """Add a job to the queue of its org."""
         org = job.path[:2]
         if org not in self._orgs:
             self._orgs[org] = InOrder(lambda job: (job.queued_at,), backfill=True)
@@ -297,7 +298,7 @@ class DominantShare:
         return None
 
     def round(self, cluster: Cluster, now: Instant) -> Sequence[Decision]:
-        """Start a job of the org that has the least, again and again."""
+        """Start jobs, each time one of the org with the smallest share."""
         cluster.advance_to(now)
         decisions: list[Decision] = []
         turns = {org: queue.in_turn(cluster) for org, queue in self._orgs.items()}
@@ -335,7 +336,7 @@ class DominantShare:
 
 
 def _first_start(cluster: Cluster, turn: Iterator[Job], full: set[Shape]) -> Iterator[Start]:
-    """The start of the first job of an org that fits, shapes left out that are known not to."""
+    """The start of the first job of an org that fits; shapes known not to fit are skipped."""
     for job in turn:
         if job.shape not in full:
             start = start_of(cluster, job)
@@ -346,10 +347,10 @@ def _first_start(cluster: Cluster, turn: Iterator[Job], full: set[Shape]) -> Ite
 
 
 def left(job: Job) -> int:
-    """Microseconds a job says that it still runs; its bound if it does not say."""
+    """Microseconds that a job is expected to run: its estimate, or else its limit."""
     return job.run_max if job.estimate is None else min(job.estimate, job.run_max)
 
 
 def left_running(running: RunningJob, now: Instant) -> int:
-    """The same of a job that runs."""
+    """The same for a running job."""
     return max(left(running.job) - (now - running.started_at), 0)

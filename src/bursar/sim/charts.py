@@ -1,6 +1,6 @@
-"""Charts in HTML: lines and areas are drawn by SVG that stretches, words beside them do not.
+"""Charts in HTML: lines and areas are SVG that stretches; texts beside them do not.
 
-So a chart is as wide as its page, and its words are as large on a telephone as on a desk.
+So a chart is as wide as its page, and its texts have the same size on any screen.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -34,7 +34,7 @@ class ChartLine:
 
 @value
 class Axis:
-    """What places along a side mean."""
+    """The scale of one side of a chart."""
 
     low: float
     high: float
@@ -42,7 +42,7 @@ class Axis:
     place: Callable[[float], float] = float  # values are drawn at this
 
     def at(self, number: float) -> float:
-        """Where a value lies, from 0 to 1."""
+        """The position of a value, from 0 to 1."""
         low, high = self.place(self.low), self.place(self.high)
         return (self.place(number) - low) / ((high - low) or 1.0)
 
@@ -51,7 +51,7 @@ class Axis:
 
 
 def amounts(most: float, unit: str = "") -> Axis:
-    """From nothing to at least `most`, with round figures."""
+    """An axis from 0 to at least `most`, with round figures."""
     step = 10 ** floor(log10(most / TICKS)) if most > 0 else 1.0
     step *= next(times for times in (1, 2, 5, 10) if step * times * TICKS >= most)
     count = max(-(-most // step), 1)
@@ -62,21 +62,21 @@ def amounts(most: float, unit: str = "") -> Axis:
 
 
 def times(seconds: float) -> Axis:
-    """From the beginning of a run to its end, in days or hours."""
+    """An axis from the beginning of a run to its end, in days or hours."""
     step = next((candidate for candidate in _TIMES if candidate * 8 >= seconds), _TIMES[-1])
     marks = range(0, int(seconds) + 1, step)
     return Axis(low=0, high=max(seconds, 1.0), ticks=tuple((at, _clock(at, step)) for at in marks))
 
 
 def spans(longest: float) -> Axis:
-    """Spans from a second to the longest, in equal steps by factor."""
+    """A logarithmic axis from a second to the longest span."""
     high = next((value for value in _SPANS if value >= longest), max(longest, 1.0))
     ticks = tuple((value, span(value)) for value in _SPANS if value <= high)
     return Axis(low=1, high=high, ticks=ticks, place=lambda value: log10(max(value, 1.0)))
 
 
 def span(seconds: float) -> str:
-    """A span as people say it."""
+    """A span of time as text."""
     for unit, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
         if seconds >= unit * (2 if unit == _MINUTE and seconds % unit else 1):
             return f"{round(seconds / unit, 1):g} {name}"
@@ -95,7 +95,7 @@ def _clock(seconds: int, step: int) -> str:
 def lines_chart(
     title: str, caption: str, lines: Sequence[ChartLine], across: Axis, up: Axis
 ) -> str:
-    """Lines over one axis; what lies beyond it is not drawn."""
+    """A chart of lines; points beyond the axis are not drawn."""
     drawn = "".join(
         f'<path class="line{" dashed" if line.dashed else ""}" style="stroke:{line.colour}" '
         f'd="{path_of(line.points, across, up)}"><title>{escape(line.name)}</title></path>'
@@ -105,14 +105,14 @@ def lines_chart(
 
 
 def steps_of(values: Sequence[float], step: float) -> Points:
-    """A mean for each step as points: in the middle of it."""
+    """The means of steps as points, in the middle of each step."""
     return [((place + 0.5) * step, value) for place, value in enumerate(values)]
 
 
 def stack_chart(
     title: str, caption: str, parts: Sequence[ChartLine], across: Axis, up: Axis, over: ChartLine
 ) -> str:
-    """Areas that lie upon each other, the first at the bottom, and a line over them."""
+    """A chart of stacked areas, the first at the bottom, and a line over them."""
     drawn, below = [], [(x, 0.0) for x, _ in parts[0].points] if parts else []
     for part in parts:
         above = [(x, y + under) for (x, y), (_, under) in zip(part.points, below, strict=True)]
@@ -131,7 +131,7 @@ def stack_chart(
 
 
 def bars(title: str, caption: str, rows: Sequence[tuple[str, float, str, str]]) -> str:
-    """A bar for each run: its name, its length, what is written at it, its colour."""
+    """A bar for each run: its name, length, label and colour."""
     longest = max((length for _, length, _, _ in rows), default=0.0) or 1.0
     drawn = "".join(
         f'<div class="bar"><span>{escape(name)}</span><div><i style="background:{colour};'
@@ -147,7 +147,7 @@ def bars(title: str, caption: str, rows: Sequence[tuple[str, float, str, str]]) 
 def picture(
     title: str, caption: str, legend: str, address: str, height: int, across: Axis, rows: str
 ) -> str:
-    """A picture with an axis of time below."""
+    """A picture with a time axis below."""
     image = f'<img alt="{escape(title)}" src="{address}">'
     return (
         f"<figure><figcaption>{escape(title)}</figcaption><p>{escape(caption)}</p>{legend}"
@@ -157,7 +157,7 @@ def picture(
 
 
 def key(entries: Iterable[tuple[str, str, bool]]) -> str:
-    """What colours mean: names, colours, and whether the line is dashed."""
+    """The legend: names, colours, and whether the line is dashed."""
     marks = (
         f'<li><i class="{"dash" if dashed else ""}" style="--c:{colour}"></i>{escape(name)}</li>'
         for name, colour, dashed in entries
@@ -190,7 +190,7 @@ def _figure(
 
 
 def _below(across: Axis) -> str:
-    """The words of the lower axis; every other one can be left out where there is little room."""
+    """The labels of the lower axis; every other one may be hidden if there is little room."""
     return "".join(
         f'<span class="x{" odd" if place % 2 else ""}" style="left:{100 * across.at(at):.1f}%">'
         f"{escape(text)}</span>"
@@ -199,7 +199,7 @@ def _below(across: Axis) -> str:
 
 
 def path_of(points: Points, across: Axis, up: Axis) -> str:
-    """A path through points, without those on a straight line between their neighbours."""
+    """A path through points, without points on a straight line between their neighbours."""
     placed = [
         (round(SIZE * across.at(x)), round(SIZE - SIZE * up.at(min(y, up.high)))) for x, y in points
     ]

@@ -16,7 +16,7 @@ Watching = Callable[[str, Engine], None]  # which run, as it is when it is over
 
 @value
 class Case:
-    """One run to be made."""
+    """One run to make."""
 
     policy: str
     world: SimulatedWorld
@@ -24,7 +24,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """How it is called beside others."""
+        """The name of the run in a comparison."""
         return f"{self.policy} {self.variant}".strip()
 
 
@@ -50,7 +50,7 @@ def compare(
     watch: Watching = lambda name, engine: None,
     change: str = "",
 ) -> dict[str, Any]:
-    """All runs; chance is the same for each, so that only what was changed differs."""
+    """Make all runs; random numbers are the same in each, so only the changes differ."""
     runs = [run(case, seed, tell, watch) for case in cases]
     return {
         "simulation": "bursar",

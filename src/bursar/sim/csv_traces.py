@@ -1,9 +1,9 @@
-"""Recorded demand: jobs from the rows of a table, whatever its columns are called.
+"""Recorded loads: reads jobs from a table with any column names.
 
-A map says which column has what, and the unit of times:
+A map names the columns, and the units of times:
 `org=vc,gpus=num_gpus,arrives=submit_time:us,runs=duration`. Times without a unit are in seconds;
-instants may be dates, too. Instants are moved so that the first job comes when the world begins. A
-limit of nothing, or of less, is none.
+instants may also be dates. Instants are shifted so that the first job arrives when the world
+begins. A limit of 0 or less means no limit.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -41,12 +41,12 @@ MEANT: Final = {
 
 
 class TraceError(ValueError):
-    """A row, or the map, makes no job."""
+    """A row, or the map, is invalid."""
 
 
 @value
 class TraceColumn:
-    """Which column of a table has a part of a job."""
+    """The column of a table that has a field of a job."""
 
     what: str  # one of COLUMNS
     name: str
@@ -76,7 +76,7 @@ class TraceReader:
 
 @value
 class RecordedLoad:
-    """The jobs of a table, and what the table leaves open."""
+    """The jobs of a table, and what the table does not specify."""
 
     works: tuple[Work, ...]  # by arrival
     rows_left_out: int  # without GPUs or run time
@@ -89,7 +89,7 @@ class RecordedLoad:
         return self.works[-1].arrives_at - self.works[0].arrives_at
 
     def figures(self) -> dict[str, float | int]:
-        """What the load is and what it assumes, for the report."""
+        """The properties and assumptions of the load, for the report."""
         return {
             "jobs": len(self.works),
             "rows_left_out": self.rows_left_out,
@@ -101,7 +101,7 @@ class RecordedLoad:
 
 
 def columns_of(text: str) -> tuple[TraceColumn, ...]:
-    """Read a map: `what=column,what=column:unit`. What is not named is in a column of its name."""
+    """Parse a map: `field=column,field=column:unit`. By default a column has the field's name."""
     columns = {what: TraceColumn(what=what, name=what) for what in NEEDED}
     for part in filter(None, text.split(",")):
         what, sign, column = (word.strip() for word in part.partition("="))
@@ -121,7 +121,7 @@ def without_comments(lines: Iterable[str]) -> Iterator[str]:
 
 
 def load_from(rows: Iterable[Mapping[str, str]], reading: TraceReader) -> RecordedLoad:
-    """All jobs of a table; rows without GPUs or run time are no jobs."""
+    """All jobs of a table; rows without GPUs or run time are skipped."""
     works: list[tuple[int, Work]] = []
     left_out = limits_assumed = 0
     for number, row in enumerate(rows, start=1):
@@ -158,7 +158,7 @@ def _check_span(span: int, reading: TraceReader) -> None:
 
 
 class _RowCells:
-    """What a row says, by what it is."""
+    """The cells of a row, by field."""
 
     def __init__(self, row: Mapping[str, str | None], reading: TraceReader) -> None:
         self._cells: dict[str, str] = {}
@@ -180,7 +180,7 @@ class _RowCells:
         return self._cells.get(what, "")
 
     def read(self, what: str, read: Callable[[str], T]) -> T:
-        """Read a cell; an error says what it should be."""
+        """Parse a cell; an error states what it should be."""
         text = self._cells[what]
         try:
             return read(text)
@@ -219,7 +219,7 @@ class _RowCells:
 
 
 def _work(number: int, cells: _RowCells, reading: TraceReader) -> Work:
-    """The job of a row, as if it came at the beginning."""
+    """The job of a row, as if it arrived at the beginning."""
     runs = max(cells.span("runs"), 1)
     types = (cells.get("type"),) if cells.get("type") else reading.types
     tier, org = cells.get("tier") or reading.tier, cells.get("org") or "org"

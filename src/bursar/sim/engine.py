@@ -163,7 +163,7 @@ class Engine:
         return life
 
     def _let_in(self, life: JobRun) -> bool:
-        """Whether admission control lets a job in. A rejected job may retry later."""
+        """Whether admission control admits a job. A rejected job may retry later."""
         if self.admission_gate is None:
             return True
         life.tries += 1
@@ -222,7 +222,7 @@ class Engine:
         return life.fate is Fate.RUNNING and life.attempt == attempt
 
     def _over(self, life: JobRun, event: str) -> bool:
-        """An attempt has ended; `event` follows when its report arrives."""
+        """End an attempt; `event` follows when its report arrives."""
         self._cease(life)
         late = self._reports.late(life.work.id, life.attempt, -1)
         if late:
@@ -287,7 +287,7 @@ class Engine:
             self._at(look, "look", "")
 
     def _look(self, name: str, attempt: int, figure: int) -> bool:
-        """Run a round that the scheduler asked for, unless it has chosen another time since."""
+        """Run a round at the time that the scheduler chose, unless it has chosen another since."""
         if self._looks_at != self.now:
             return False
         self._looks_at = None

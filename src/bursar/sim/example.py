@@ -1,6 +1,6 @@
-"""Worlds that ship: `bursar simulate` runs them by name, and they are files to start from.
+"""The built-in scenarios of `bursar simulate`, which can also serve as templates.
 
-`day` is what it shows if it is given nothing.
+`day` is the default.
 """
 
 from typing import Final

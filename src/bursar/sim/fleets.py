@@ -10,7 +10,7 @@ from bursar.core.value import replace, value
 
 @value
 class Group:
-    """Nodes that are all alike."""
+    """Equal nodes."""
 
     gpu_type: str
     nodes: int
@@ -36,7 +36,7 @@ class Group:
 
 @value
 class Fleet:
-    """All machines of a world."""
+    """All nodes of a world."""
 
     groups: tuple[Group, ...]
 
@@ -46,12 +46,12 @@ class Fleet:
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The GPU types there are, each once, as they were named."""
+        """The GPU types of the fleet, each once, in the given order."""
         return tuple(dict.fromkeys(group.gpu_type for group in self.groups if group.nodes))
 
     @property
     def prices(self) -> tuple[tuple[str, Micros], ...]:
-        """GPU type → micro-credits per GPU-hour; of groups of one type the first counts."""
+        """GPU type → micro-credits per GPU-hour; the first group of a type counts."""
         prices: dict[str, Micros] = {}
         for group in self.groups:
             prices.setdefault(group.gpu_type, group.price)
@@ -59,16 +59,16 @@ class Fleet:
 
     @property
     def gpus(self) -> int:
-        """How many GPUs there are in all."""
+        """The number of GPUs."""
         return sum(group.nodes * group.gpus for group in self.groups)
 
     @property
     def node_gpus(self) -> int:
-        """GPUs of the largest node: what a job can have without being spread."""
+        """The GPUs of the largest node: the largest job that fits on one node."""
         return max(group.gpus for group in self.groups if group.nodes)
 
     def named(self) -> tuple[tuple[Node, Group], ...]:
-        """Every node with the group it is of."""
+        """Every node with its group."""
         nodes = []
         for place, group in enumerate(self.groups):
             for number in range(group.nodes):
@@ -81,7 +81,7 @@ class Fleet:
         return tuple(nodes)
 
     def with_gpus(self, gpu_type: str, gpus: int) -> "Fleet":
-        """The fleet with so many GPUs more, or fewer, of a type, in whole nodes as it has them."""
+        """The fleet with this many GPUs of a type more or fewer, in whole nodes."""
         for place, group in enumerate(self.groups):
             if group.gpu_type == gpu_type:
                 nodes, rest = divmod(gpus, group.gpus)

@@ -1,8 +1,8 @@
-"""Whether floors were kept: for how long a tier had less than its floor and could have had more.
+"""Measures whether floors were kept: how long a tier had less although a job could have used it.
 
-A tier is below its floor while a job of it waits that would still be within the floor if it ran. A
-larger one has no right to it: it would go beyond. What is found is counted from who had what and
-who waited when, not from what the scheduler says of itself.
+A tier is below its floor while a waiting job of the tier would stay within the floor if it ran. A
+larger job has no right to start by the floor. The measure uses the starts, ends and waits of jobs,
+not the scheduler's own figures.
 """
 
 from collections import Counter
@@ -48,7 +48,7 @@ def floors(engine: Engine) -> dict[str, Floor]:
 
 
 class _FloorMeter:
-    """One tier as time goes on."""
+    """Measures one tier over time."""
 
     def __init__(self, part: int) -> None:
         self._part = part
@@ -58,7 +58,7 @@ class _FloorMeter:
         self._spans: list[int] = []
 
     def change(self, what: int, milli: int, more: int) -> None:
-        """A job of the tier starts, ends, or waits from now on or no more."""
+        """Record that a job of the tier starts, ends, or begins or ends to wait."""
         if what == _QUEUES:
             self._waiting[milli] += more
             if not self._waiting[milli]:
@@ -67,7 +67,7 @@ class _FloorMeter:
             self._used += milli * more
 
     def look(self, at: Instant, there: int) -> None:
-        """How it is from an instant on, when all that happens then has happened."""
+        """Evaluate the state from an instant on, after all changes at that instant."""
         floor = there * self._part // WHOLE_PPM // MILLI * MILLI
         below = bool(self._waiting) and self._used + min(self._waiting) <= floor
         if below and self._since is None:
@@ -77,14 +77,14 @@ class _FloorMeter:
             self._since = None
 
     def result(self, now: Instant, gpus: int) -> Floor:
-        """What it comes to at the end."""
+        """The result at the end."""
         spans = [*self._spans, *([now - self._since] if self._since is not None else [])]
         floor = float(gpus * self._part // WHOLE_PPM)
         return Floor(gpus=floor, below=sum(spans), longest=max(spans, default=0))
 
 
 def _changes(engine: Engine) -> Iterator[_Change]:
-    """All that changes what a tier has, wants or may have."""
+    """All changes of used, wanted and total GPUs."""
     for stay in engine.nodes.stays:
         milli = engine.nodes.gpus[stay.node] * MILLI
         yield stay.since, _THERE, "", milli, 1

@@ -1,8 +1,8 @@
-"""Who had which GPU when, as a picture: a row for each GPU, a colour for each tenant.
+"""A picture of which tenant had which GPU when: a row for each GPU, a colour for each tenant.
 
-The picture is a PNG of a bounded size however long the run was. Of a pool with many GPUs it shows
-those of some nodes, chosen evenly over all. Two jobs of one tenant that follow each other differ in
-shade. Where a node was not there the picture is clear, so it looks right on any background.
+The picture is a PNG of limited size, however long the run was. For a pool with many GPUs it shows
+some nodes, chosen evenly. Consecutive jobs of one tenant differ in shade. Where a node did not
+exist the picture is transparent, so it works on any background.
 """
 
 from base64 import b64encode
@@ -54,7 +54,7 @@ class _Canvas:
     def paint(
         self, node: NodeId, gpus: Iterable[int], since: Instant, until: Instant, colour: int
     ) -> None:
-        """Colour GPUs of a node from when to when, a column at least; not if it is not shown."""
+        """Colour GPUs of a node for a span, at least one column; nothing if it is not shown."""
         if node in self._first:
             left = (since - self._begins_at) * COLUMNS // self._span
             right = max((until - self._begins_at) * COLUMNS // self._span, left + 1)
@@ -64,7 +64,7 @@ class _Canvas:
 
 
 def gantt(engine: Engine) -> Gantt:
-    """Who had which GPU when."""
+    """Draw which tenant had which GPU when."""
     nodes, gpus = _shown(engine)
     canvas, tenants = _Canvas(engine, nodes), largest_tenants(engine)
     for stay in engine.nodes.stays:
@@ -83,12 +83,12 @@ def gantt(engine: Engine) -> Gantt:
 
 
 def as_text(picture: Gantt) -> str:
-    """The picture as an address that holds it."""
+    """The picture as a data URL."""
     return "data:image/png;base64," + b64encode(picture.png).decode()
 
 
 def _shown(engine: Engine) -> tuple[tuple[NodeId, ...], int]:
-    """Nodes to be shown, spread evenly over all, and how many GPUs there were in all."""
+    """The nodes to show, spread evenly over all, and the total number of GPUs."""
     nodes = sorted({stay.node for stay in engine.nodes.stays})
     gpus = sum(engine.nodes.gpus[node] for node in nodes)
     every = 1
@@ -98,7 +98,7 @@ def _shown(engine: Engine) -> tuple[tuple[NodeId, ...], int]:
 
 
 def _palette() -> list[tuple[int, ...]]:
-    """Red, green, blue and how much covers what is behind."""
+    """Red, green, blue and opacity."""
     colours: list[tuple[int, ...]] = [(0, 0, 0, 0), (136, 136, 136, 40)]
     for colour in TENANTS:
         colours += [(*colour, 255), (*(part * 3 // 4 + 48 for part in colour), 255)]
@@ -106,7 +106,7 @@ def _palette() -> list[tuple[int, ...]]:
 
 
 def _png(rows: list[bytes]) -> bytes:
-    """A picture of colours by number."""
+    """A PNG with a palette."""
     colours = _palette()
     parts = (
         (b"IHDR", pack(">IIBBBBB", COLUMNS, len(rows), 8, 3, 0, 0, 0)),

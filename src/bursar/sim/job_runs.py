@@ -30,7 +30,7 @@ AWAY: Final = (Fate.UNPAID, Fate.UNFIT, Fate.TURNED)
 
 @dataclass(slots=True)
 class JobRun:
-    """A job as the world knows it. Work is counted as it takes on a GPU of speed 1."""
+    """A job in the simulation. Work is measured on a GPU of speed 1."""
 
     work: Work
     job: Job  # as it is told to the scheduler
@@ -60,16 +60,16 @@ class JobRun:
 
     @property
     def total(self) -> int:
-        """Microseconds of work it does in all on GPUs of speed 1: the bound it gave is kept."""
+        """Microseconds of work on GPUs of speed 1, within the job's limit."""
         return min(self.work.runs, self.work.run_max)
 
     @property
     def lead(self) -> int:
-        """Microseconds before the attempt that runs does any work."""
+        """Microseconds of the current attempt before it does any work."""
         return self.restart_cost if self.attempt > 1 else 0
 
     def begin(self, gpu_type: str, speed: int, now: Instant) -> Instant:
-        """An attempt starts; when it ends, if nothing comes between: at its bound at the latest."""
+        """Start an attempt; return when it ends if not interrupted, at its limit at the latest."""
         self.fate, self.gpu_type, self.speed, self.started_at = Fate.RUNNING, gpu_type, speed, now
         self.attempt += 1
         if self.first_started_at is None:
@@ -81,16 +81,16 @@ class JobRun:
         return now + self.lead + min(left, self.work.run_max - self.kept_run)
 
     def promise(self, at: Instant) -> None:
-        """The scheduler says that it starts by then."""
+        """Record that the scheduler promised a start by then."""
         self.dates += self.promised_at is None
         self.promised_at = at if self.promised_at is None else min(at, self.promised_at)
 
     def measured(self, span: int) -> int:
-        """A span by the clock of the machine that the attempt runs on."""
+        """A span, by the clock of the node that runs the attempt."""
         return span + span * self.drift // PPM
 
     def finish(self, now: Instant) -> int:
-        """The last attempt is over, and that is known; the microseconds of work that it did."""
+        """Record that the last attempt has ended; return the microseconds of work that it did."""
         run = self._run()
         self._keep(run)
         self.kept_work = min(self.kept_work, self.work.runs)
@@ -99,19 +99,18 @@ class JobRun:
         return run
 
     def time_to_stop(self, grace: int) -> int:
-        """Microseconds from being asked to make room until it has: the grace is a bound.
+        """Microseconds from a stop request to the end, at most the grace.
 
-        A job that makes checkpoints makes one and stops. One that makes none gains nothing from
-        waiting, and stops at once.
+        A job with checkpoints makes one and stops. A job without them stops at once.
         """
         return min(self.work.checkpoint_cost, grace) if self.work.checkpoint_every else 0
 
     def interrupt(self, *, grace: int | None) -> int:
-        """The attempt ended too early; the microseconds of it that are kept.
+        """End an attempt early; return the microseconds of it that are kept.
 
-        With a grace long enough a job that makes checkpoints makes one more, and loses the making;
-        otherwise, or if there was no warning, everything since the last is lost. One that makes
-        none loses all of the attempt.
+        If the grace is long enough, a job with checkpoints makes one more, and loses only the time
+        for it. Otherwise, or without a warning, everything since the last checkpoint is lost. A job
+        without checkpoints loses the whole attempt.
         """
         work, run = self.work, self._run()
         kept_run = 0
@@ -126,7 +125,7 @@ class JobRun:
         return kept_run
 
     def again(self, now: Instant) -> Job:
-        """The job as it waits for its next attempt."""
+        """The job for its next attempt."""
         work = self.work
         estimate = None
         if work.estimate is not None:
@@ -142,7 +141,7 @@ class JobRun:
         return self.job
 
     def _run(self) -> int:
-        """Microseconds that the attempt worked; what it spent before is overhead."""
+        """Microseconds that the attempt worked; the rest is overhead."""
         whole = self.over_at - self.started_at
         run = max(whole - self.lead, 0)
         self.overhead += whole - run

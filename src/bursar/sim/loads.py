@@ -25,7 +25,7 @@ JOBS_MAX: Final = 2_000_000  # of a world
 
 
 def number(name: str, value: object, least: float, most: float) -> None:
-    """Refuse what is not a number from `least` to `most`."""
+    """Raise unless the value is a number from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} is a number, not {value!r}")
     if not least <= value <= most:
@@ -34,7 +34,7 @@ def number(name: str, value: object, least: float, most: float) -> None:
 
 @value
 class ArrivalPattern:
-    """How a tenant's submissions are spread over time."""
+    """How a tenant's submissions are distributed over time."""
 
     kind: str = "poisson"  # one of KINDS
     per_hour: float = 1.0  # on average while it submits
@@ -103,7 +103,10 @@ def works(
     node_gpus: int,
     chance: Chance,
 ) -> tuple[Work, ...]:
-    """All jobs of some tenants in so many microseconds, by arrival; `types` is what there is."""
+    """All jobs of some tenants in this many microseconds, by arrival.
+
+    `types` are the GPU types of the fleet.
+    """
     expected = sum(tenant.arrivals.per_hour for tenant in tenants) * span / HOUR
     if expected > JOBS_MAX:
         raise ValueError(f"that would be some {expected:,.0f} jobs; {JOBS_MAX:,} are the most")
@@ -146,7 +149,7 @@ def _works_of(
 
 
 def instants(arrivals: ArrivalPattern, span: int, chance: Chance) -> Iterator[int]:
-    """When jobs come, in microseconds after the world begins."""
+    """The arrival times of jobs, in microseconds after the world begins."""
     rate_at, most = RATES[arrivals.kind](arrivals, span, chance.stream("rate"))
     at, end = float(arrivals.begins), min(span, arrivals.ends)
     while (at := at + chance.wait(HOUR / most)) < end:
@@ -158,12 +161,12 @@ RateAt = Callable[[int], float]  # submissions an hour at an instant
 
 
 def _even(arrivals: ArrivalPattern, span: int, chance: Chance) -> tuple[RateAt, float]:
-    """The same all the time."""
+    """A constant rate."""
     return lambda at: arrivals.per_hour, arrivals.per_hour
 
 
 def _bursty(arrivals: ArrivalPattern, span: int, chance: Chance) -> tuple[RateAt, float]:
-    """A low rate, and bursts at any time; together the average."""
+    """A low rate with bursts at random times; the mean is the tenant's rate."""
     bursts: list[tuple[float, float]] = []
     at = chance.wait(arrivals.burst_every)
     while at < span:
@@ -184,7 +187,7 @@ def _bursty(arrivals: ArrivalPattern, span: int, chance: Chance) -> tuple[RateAt
 
 
 def _diurnal(arrivals: ArrivalPattern, span: int, chance: Chance) -> tuple[RateAt, float]:
-    """A day's curve: a cosine with its peak where it is said, never below zero."""
+    """A daily curve: a cosine with the given peak, never below zero."""
     swing = min(arrivals.burst - 1.0, 1.0)
 
     def rate_at(at: int) -> float:

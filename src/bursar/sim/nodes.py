@@ -19,7 +19,7 @@ Later = Callable[[Instant, str, str, int], None]  # when, what, to which node, a
 
 
 class Stay(NamedTuple):
-    """A node that was there from when to when."""
+    """A node, and the time in which it existed."""
 
     node: NodeId
     since: Instant
@@ -27,7 +27,7 @@ class Stay(NamedTuple):
 
 
 class SimulatedNodes:
-    """All nodes of a run: which are there, and what happens to them next."""
+    """All nodes of a run, and their future events."""
 
     def __init__(
         self, world: SimulatedWorld, cluster: Cluster, chance: Chance, later: Later
@@ -68,7 +68,7 @@ class SimulatedNodes:
                 self.provisioner.left(node, now)
 
     def fits(self, shape: Shape) -> bool:
-        """Whether a job could run if nothing else did, and all were there that can be ordered."""
+        """Whether a job could run on the whole fleet and all nodes that can be ordered."""
         known = self._fitting.get(shape)
         if known is None:
             known = self._fitting[shape] = any(
@@ -77,7 +77,7 @@ class SimulatedNodes:
         return known
 
     def _tasks(self, shape: Shape, gpu_type: str) -> int:
-        """Tasks of a job that all nodes of a type could have at once."""
+        """How many tasks of a job all nodes of a type could run at once."""
         nodes = [(self._cluster.nodes.by_id[node].node, 1) for node in self._groups]
         if self._world.provision is not None:
             nodes += [(offer.node, offer.most) for offer in self._world.provision.offers]
@@ -90,15 +90,15 @@ class SimulatedNodes:
     # ----------------------------------------------------------------------- there or not
 
     def join(self, name: NodeId, now: Instant) -> None:
-        """A node that was on order, or failed, is there."""
+        """Add a node that was ordered, or was repaired."""
         self._ready(replace(self._node(name), state=NodeState.READY), now)
 
     def taken_on(self, name: NodeId) -> list[JobId]:
-        """Jobs that have GPUs of a node, or have them kept there."""
+        """The jobs that have GPUs of a node, or earmarks there."""
         return sorted(self._cluster.nodes.by_id[name].allocations)
 
     def fail(self, name: NodeId, now: Instant) -> None:
-        """A node is gone; whatever ran there has been stopped."""
+        """A node fails; its jobs have been stopped before."""
         self.failures += 1
         node = self._node(name)
         self._cluster.add_node(replace(node, state=NodeState.DEAD))
@@ -111,7 +111,7 @@ class SimulatedNodes:
         self._later(ready_at, "join", node.id, 0)
 
     def _ready(self, node: Node, now: Instant) -> None:
-        """A node can be used, until it fails."""
+        """Make a node usable, until it fails."""
         drained = self._drained.get(node.id, now) > now
         self._cluster.add_node(replace(node, state=NodeState.DRAINING) if drained else node)
         self.capacity.change(node.gpus, now)
@@ -133,7 +133,7 @@ class SimulatedNodes:
     # ----------------------------------------------------------------------- drained by an operator
 
     def _plan_outages(self) -> None:
-        """Drains by an operator happen as they were written down."""
+        """Plan the drains by an operator."""
         names = sorted(self._groups)
         for outage in self._world.outages:
             of_type = [name for name in names if self._groups[name].gpu_type == outage.gpu_type]
@@ -150,7 +150,7 @@ class SimulatedNodes:
             self._cluster.add_node(replace(node, state=NodeState.DRAINING))
 
     def undrain(self, name: NodeId, now: Instant) -> None:
-        """Let a node be used again, if it is there and is not drained for another reason."""
+        """End a drain, if the node exists and is not drained for another reason."""
         node = self._node(name)
         if self._drained[name] <= now and node.state is NodeState.DRAINING:
             self._cluster.add_node(replace(node, state=NodeState.READY))
@@ -158,7 +158,7 @@ class SimulatedNodes:
     # ----------------------------------------------------------------------- ordered on advice
 
     def advise(self, now: Instant) -> bool:
-        """Ask what to order and what to let go, and do it; whether anything was done."""
+        """Get scaling advice and carry it out; return whether anything was done."""
         assert self.provisioner is not None
         assert self._world.provision is not None
         ordered, drained = self.provisioner.look(self._cluster, now)
@@ -171,7 +171,7 @@ class SimulatedNodes:
         return bool(ordered or drained)
 
     def let_go(self, now: Instant) -> None:
-        """Ordered nodes that were drained and are empty are gone."""
+        """Remove ordered nodes that were drained and are empty."""
         for name in sorted(self._leaving):
             machine = self._cluster.nodes.by_id[name]
             if not machine.allocations and self.provisioner is not None:

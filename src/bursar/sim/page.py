@@ -1,4 +1,4 @@
-"""A page with pictures of runs side by side: one file, which needs nothing from anywhere."""
+"""A page that compares runs, with charts: one file without external resources."""
 
 from collections.abc import Mapping
 from html import escape
@@ -95,7 +95,7 @@ MEASURES: Final = (
 
 
 def page(comparison: dict[str, Any], table: list[list[str]], gantts: Mapping[str, Gantt]) -> str:
-    """The page of a comparison: pictures, the table, and all figures for programs."""
+    """The page of a comparison: charts, a table, and all figures for programs."""
     runs = {name_of(run): run for run in comparison["runs"]}
     figures = dumps(comparison).replace("<", "\\u003c")  # nothing in it can end the script
     return "\n".join(
@@ -126,7 +126,7 @@ def page(comparison: dict[str, Any], table: list[list[str]], gantts: Mapping[str
 
 
 def name_of(run: Run) -> str:
-    """How a run is called beside others."""
+    """The name of a run in a comparison."""
     return f"{run['policy']} {run['variant']}".strip()
 
 
@@ -162,7 +162,7 @@ def _cards(runs: Mapping[str, Run]) -> str:
 
 
 def _tiers(runs: Mapping[str, Run]) -> list[str]:
-    """What each tier is promised, and what became of it."""
+    """The promises of each tier, and whether they were kept."""
     cards = []
     for tier, first in _first(runs)["tiers"].items():
         rows = [
@@ -189,7 +189,7 @@ def _tiers(runs: Mapping[str, Run]) -> list[str]:
 
 
 def _delays(runs: Mapping[str, Run]) -> list[str]:
-    """How many jobs were delayed no longer than that, of all and of each tier."""
+    """The distribution of delays, of all jobs and of each tier."""
     charts = [_cdf("All jobs", {name: run["delays_s"] for name, run in runs.items()}, runs)]
     for tier in _first(runs)["tiers"]:
         of_tier = {name: run["tiers"][tier]["delays_s"] for name, run in runs.items()}
@@ -207,7 +207,7 @@ def _cdf(title: str, of: Mapping[str, list[list[float]]], runs: Mapping[str, Run
 
 
 def _over_time(runs: Mapping[str, Run]) -> list[str]:
-    """Runs upon each other: jobs that wait, GPUs in use."""
+    """Waiting jobs and GPUs in use over time, for all runs."""
     waiting, busy = {}, {}
     for name, run in runs.items():
         line = run["timeline"]
@@ -228,7 +228,7 @@ def _upon(title: str, caption: str, of: Mapping[str, Any], runs: Mapping[str, Ru
 
 
 def _run_section(name: str, run: Run, gantt: Gantt | None) -> list[str]:
-    """What one run was like."""
+    """The section of one run."""
     line = run["timeline"]
     step, there, across = line["step_s"], line["gpus_there"], _across(run)
     tenants = [
@@ -260,7 +260,7 @@ def _run_section(name: str, run: Run, gantt: Gantt | None) -> list[str]:
 
 
 def _floors(run: Run) -> list[ChartLine]:
-    """What each tier had, and its floor."""
+    """The GPUs of each tier, and its floor."""
     line, lines = run["timeline"], []
     for place, (tier, gpus) in enumerate(line["gpus_by_tier"].items()):
         colour, floor = _colour(place), run["tiers"][tier]["floor_gpus"]
@@ -296,7 +296,7 @@ def _table(rows: list[list[str]]) -> str:
 
 
 def _lines(of: Mapping[str, Any], runs: Mapping[str, Run]) -> list[ChartLine]:
-    """A line for each run, in its colour; what was before a change is dashed."""
+    """A line for each run, in its colour; runs before a change are dashed."""
     return [
         ChartLine(
             name=name, points=of[name], colour=_colour(place), dashed=run["variant"] == "before"
@@ -307,7 +307,7 @@ def _lines(of: Mapping[str, Any], runs: Mapping[str, Run]) -> list[ChartLine]:
 
 
 def _first(runs: Mapping[str, Run]) -> Run:
-    """Any run tells what all have in common: jobs, tiers."""
+    """The first run, for what all runs have in common: jobs, tiers."""
     return next(iter(runs.values()))
 
 

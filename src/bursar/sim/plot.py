@@ -1,4 +1,4 @@
-"""A run in one small picture for documents: what each tier had, how long its jobs waited."""
+"""One run as a small chart for documents: GPUs and waits of each tier."""
 
 from html import escape
 from typing import Any, Final
@@ -20,7 +20,7 @@ Run = dict[str, Any]
 
 
 def plot(run: Run) -> str:
-    """The picture of a run, as SVG that stands alone."""
+    """The chart of a run, as a standalone SVG."""
     below = TOP + HEIGHT + 56
     height = below + 26 + ROW * len(run["tiers"]) + 34
     return "\n".join(
@@ -54,7 +54,7 @@ def _head(run: Run) -> list[str]:
 
 
 def _shares(run: Run) -> list[str]:
-    """GPUs by tier over time; dashed its floor."""
+    """GPUs by tier over time; floors are dashed."""
     line, across = run["timeline"], times(run["pool"]["span_s"])
     up = amounts(max(line["gpus_there"]))
     parts = [
@@ -88,7 +88,7 @@ def _shares(run: Run) -> list[str]:
 
 
 def _waits(run: Run, top: int) -> list[str]:
-    """How long jobs of each tier waited at most, beside the bound."""
+    """The longest wait of each tier's jobs, with the limit."""
     tiers = run["tiers"]
     across = times(
         max(max(figures["wait_bound_s"], figures["wait_max_s"]) for figures in tiers.values())

@@ -21,26 +21,26 @@ from bursar.sim.baselines import (
 
 
 class Scheduler(Protocol):
-    """What a world asks of a policy."""
+    """The interface of a policy."""
 
     def queued(self, job: Job) -> None:
-        """A job waits, from now on or again."""
+        """A job waits, for the first time or again."""
 
     def round(self, cluster: Cluster, now: Instant) -> Sequence[Decision]:
-        """Decide, and carry it out on the cluster."""
+        """Decide, and carry the decisions out on the cluster."""
 
     def look_again(self, cluster: Cluster, now: Instant) -> Instant | None:
-        """When something may be decided although nothing happens before."""
+        """When the next round is useful even if nothing happens before."""
 
 
 class Bursar:
-    """The scheduler that ships."""
+    """Bursar's own scheduler."""
 
     def queued(self, job: Job) -> None:
-        """The cluster knows it."""
+        """Nothing: the cluster has the job."""
 
     def round(self, cluster: Cluster, now: Instant) -> Sequence[Decision]:
-        """A plan, carried out."""
+        """Plan, and carry the plan out."""
         return carry_out(cluster, now).decisions
 
     def look_again(self, cluster: Cluster, now: Instant) -> Instant | None:
@@ -49,7 +49,7 @@ class Bursar:
 
 
 def _by_tier(policy: PoolPolicy) -> Preemptive:
-    """The higher tier first, then the higher class; each makes room for those above it."""
+    """Higher tiers first, then higher classes; each may preempt those below it."""
     ranks = {tier.name: -tier.weight for tier in policy.tiers}
 
     def waiting(job: Job) -> Key:

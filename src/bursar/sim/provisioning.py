@@ -1,7 +1,7 @@
-"""Nodes that come and go with the demand, as the scheduler's own advice says.
+"""Ordering and returning of nodes in a simulation, by the scheduler's advice.
 
-Advice is asked for now and then. What it says to order is there after a delay; what it says to
-drain goes when nothing runs there. Only nodes that were ordered go: the fleet stays.
+Advice is requested at intervals. Ordered nodes are ready after a delay; drained nodes are removed
+when no job runs on them. Only ordered nodes are removed: the fleet stays.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ LABEL = "ordered"  # tells these nodes from those of the fleet
 
 @value
 class Offer:
-    """Nodes that can be had."""
+    """Nodes that can be ordered."""
 
     gpu_type: str
     gpus: int = 8  # of each node
@@ -38,14 +38,14 @@ class Offer:
 
     @property
     def node(self) -> Node:
-        """What each of them is like."""
+        """The node of the offer."""
         name = NodeId(f"{self.gpu_type}-ordered")
         return Node(id=name, gpu_type=self.gpu_type, gpus=self.gpus, labels=(LABEL,))
 
 
 @value
 class Provision:
-    """What can be ordered, and how eagerly."""
+    """The settings for ordering nodes."""
 
     offers: tuple[Offer, ...]
     every: int = 10 * MINUTE  # microseconds from one look to the next
@@ -64,7 +64,7 @@ class Provision:
 
 
 class SimulatedProvisioner:
-    """Who orders nodes and lets them go, and what that cost."""
+    """Orders and removes nodes, and adds up their cost."""
 
     def __init__(self, provision: Provision) -> None:
         self.orders = 0
@@ -77,7 +77,7 @@ class SimulatedProvisioner:
         self._advice = ScalingAdvice(order=None, drains=(), quiet={})
 
     def look(self, cluster: Cluster, now: Instant) -> tuple[list[tuple[Node, int]], list[NodeId]]:
-        """Nodes to be ordered, each with its delay, and nodes to be drained."""
+        """The nodes to order, each with its delay, and the nodes to drain."""
         provision = self._provision
         used = int(provision.used * PPM)
         scaling = Scaling(keep=provision.keep, quiet=provision.quiet, used_ppm=used)
@@ -86,14 +86,14 @@ class SimulatedProvisioner:
         return list(self._ordered()), [drain.node for drain in self._advice.drains]
 
     def left(self, node: NodeId, now: Instant) -> None:
-        """A node has gone."""
+        """Record that a node was removed."""
         offer = self._offers.pop(node)
         span = now - self.since.pop(node)
         self.node_hours += span
         self.cost += offer.price * offer.gpus * span // HOUR
 
     def _on_offer(self) -> Iterator[Ordered]:
-        """What can be had beside what is there, as the rules of advice know it."""
+        """The offers less what is ordered, in the form that the advice uses."""
         for offer in self._provision.offers:
             there = sum(ordered == offer for ordered in self._offers.values())
             price, most = offer.price * offer.gpus, offer.most - there

@@ -1,6 +1,6 @@
-"""What a run amounts to: figures for all, by tier and by tenant, as plain values.
+"""The figures of a run: for all jobs, by tier and by tenant, as plain values.
 
-Nothing here depends on how fast the machine was, so equal runs give equal bytes.
+They do not depend on the speed of the machine, so equal runs give equal bytes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,7 +23,7 @@ SPREAD: Final = (*range(1, 100), 99.5, 99.9, 100)  # percentages of the delays t
 
 @value
 class JobOutcome:
-    """One job as the figures see it; spans in seconds."""
+    """The figures of one job; spans in seconds."""
 
     tier: str
     org: str
@@ -37,7 +37,7 @@ class JobOutcome:
 
 
 def report(engine: Engine) -> dict[str, Any]:
-    """All figures of a run that is over."""
+    """All figures of a finished run."""
     now, gpus = engine.now, engine.world.fleet.gpus
     seen = [_seen(life, now, gpus) for life in engine.lives.values() if life.fate not in AWAY]
     lives, floor_by_tier = engine.lives.values(), floors(engine)
@@ -69,7 +69,7 @@ def report(engine: Engine) -> dict[str, Any]:
 
 
 def problems(engine: Engine) -> list[str]:
-    """What does not add up in the books of the tenants."""
+    """The contradictions in the books of the tenants."""
     over = not any(life.fate in OPEN for life in engine.lives.values())
     return [
         f"{org}: {problem}"
@@ -110,7 +110,7 @@ def _grouped(seen: list[JobOutcome], by: str) -> dict[str, list[JobOutcome]]:
 
 
 def _by_tier(engine: Engine, seen: list[JobOutcome]) -> Iterator[tuple[Tier, list[JobOutcome]]]:
-    """The jobs of each tier that asked for anything, in the order of the tiers; others behind."""
+    """The jobs of each tier that has any, in the order of the tiers; others last."""
     known = {tier.name: tier for tier in engine.world.policy.tiers}
     names = {work.tier for work in engine.world.works}
     groups = _grouped(seen, "tier")
@@ -148,7 +148,7 @@ def _pool(engine: Engine) -> dict[str, float | int]:
 
 
 def _offered(engine: Engine) -> float:
-    """All work that was asked for, in percent of what the fleet can do while jobs arrive."""
+    """The total work of all jobs, in percent of what the fleet can do while jobs arrive."""
     world = engine.world
     work = sum(min(job.runs, job.run_max) * job.milli_gpus for job in world.works)
     span = world.works[-1].arrives_at - world.begins_at if world.works else 0
@@ -156,7 +156,7 @@ def _offered(engine: Engine) -> float:
 
 
 def _lost(lives: list[JobRun], *names: str) -> int:
-    """Thousandths of GPUs times microseconds."""
+    """Lost work, in milli-GPU-microseconds."""
     return sum(getattr(life, name) * life.work.milli_gpus for life in lives for name in names)
 
 
@@ -172,10 +172,10 @@ def _figures(seen: list[JobOutcome]) -> dict[str, float | int]:
 
 
 def _promises(seen: list[JobOutcome], tier: Tier, longest: float) -> dict[str, float | int]:
-    """What a tier is promised: a start in time, and that no job waits for ever.
+    """How well the promises of a tier were kept: starts in time, and no starvation.
 
-    A job that has waited past the patience of its tier gets a date, which is no later than the end
-    of what runs by then. A job that waits longer than both together was starved.
+    A job that has waited longer than the patience of its tier gets a date, which is no later than
+    the end of what is running then. A job that waits longer than both together was starved.
     """
     target, patience = tier.start_target / SECOND, tier.ages_after / SECOND
     delays = [job.wait if job.delay is None else job.delay for job in seen]
@@ -194,7 +194,7 @@ def _promises(seen: list[JobOutcome], tier: Tier, longest: float) -> dict[str, f
 
 
 def _floor(floor: Floor | None) -> dict[str, float]:
-    """For how long a tier had less than its floor although one of its jobs would have fitted."""
+    """How long a tier had less than its floor although one of its jobs would have fitted."""
     if floor is None:
         return {"floor_gpus": 0.0, "below_floor_s": 0.0, "below_floor_longest_s": 0.0}
     return {
@@ -225,7 +225,7 @@ def _rejected(engine: Engine, tier: str) -> dict[str, int]:
 
 
 def _provisioning(engine: Engine) -> dict[str, float | int]:
-    """What was ordered beside the fleet, and what that cost the operator."""
+    """The ordered nodes and their cost."""
     provisioner = engine.nodes.provisioner
     return {
         "orders": provisioner.orders if provisioner else 0,
@@ -239,7 +239,7 @@ def _delays(seen: list[JobOutcome]) -> list[float]:
 
 
 def _spread(delays: list[float]) -> list[list[float]]:
-    """How delays are spread: percentages, and the delay that so many do not exceed."""
+    """The distribution of delays: percentages, and the delay that they do not exceed."""
     delays = sorted(delays)
     return [[percent, _round(percentile(delays, percent))] for percent in SPREAD]
 

@@ -6,7 +6,7 @@ from bursar.sim.world import ClockDrift
 
 
 class Reports:
-    """What becomes of a report follows from its name alone, whatever else was reported."""
+    """The faults of reports; each depends only on the name of the report."""
 
     def __init__(self, clocks: ClockDrift, chance: Chance) -> None:
         self._clocks = clocks
@@ -14,19 +14,19 @@ class Reports:
         self._drifts: dict[NodeId, int] = {}
 
     def late(self, job: JobId, attempt: int, number: int) -> int:
-        """Microseconds that a report is under way."""
+        """The delay of a report, in microseconds."""
         if not self._clocks.late:
             return 0
         return int(self._chance.stream(f"late/{job}/{attempt}/{number}").wait(self._clocks.late))
 
     def lost(self, job: JobId, attempt: int, number: int) -> bool:
-        """Whether a report never comes."""
+        """Whether a report is lost."""
         if not self._clocks.lost:
             return False
         return self._chance.stream(f"lost/{job}/{attempt}/{number}").part() < self._clocks.lost
 
     def drift(self, node: NodeId) -> int:
-        """How wrong the clock of a machine is, in millionths."""
+        """The error of a node's clock, in millionths."""
         most = self._clocks.drift_ppm
         if most and node not in self._drifts:
             part = self._chance.stream(f"clock/{node}").part()

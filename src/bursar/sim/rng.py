@@ -1,4 +1,4 @@
-"""Chance that is given, never taken: every draw comes from a seed and the name of its purpose."""
+"""Random numbers as arguments: every draw follows from a seed and the name of its purpose."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -10,11 +10,10 @@ T = TypeVar("T", bound=int | Decimal)
 
 
 class Chance:
-    """A source of numbers that follow from a seed and a name.
+    """A source of random numbers that follow from a seed and a name.
 
-    What is drawn for one purpose changes nothing that is drawn for another: a tenant more, or a
-    node more, leaves the arrivals of everybody else as they were. So two runs can be compared that
-    differ in one thing.
+    Draws for one purpose do not affect those for another: adding a tenant or a node leaves the
+    arrivals of all others unchanged. So runs that differ in one thing can be compared.
     """
 
     def __init__(self, seed: int, name: str = "") -> None:
@@ -23,23 +22,23 @@ class Chance:
         self._random = Random(f"{seed}/{name}")  # by a hash of the text, the same everywhere
 
     def stream(self, name: str) -> "Chance":
-        """A source of its own for one purpose."""
+        """An independent source for one purpose."""
         return Chance(self.seed, f"{self.name}/{name}")
 
     def part(self) -> float:
-        """A number from 0 up to 1, all as likely."""
+        """A number from [0, 1), uniformly."""
         return self._random.random()
 
     def wait(self, mean: float) -> float:
-        """How long until something happens that happens at any time alike: exponential."""
+        """The time until the next event of a Poisson process: exponential."""
         return -mean * log(1.0 - self.part())
 
     def log_normal(self, median: float, sigma: float) -> float:
-        """A span as run times are: half of them below the median, a few far above."""
+        """A log-normal span: half of them below the median, a few far above."""
         return median * exp(self._random.normalvariate(0.0, sigma))
 
     def pick(self, weights: Mapping[T, int]) -> T:
-        """One of the numbers, as likely as its weight says."""
+        """One of the numbers, with a probability by weight."""
         left = self._random.randrange(sum(weights.values()))
         for choice in sorted(weights, key=float):
             left -= weights[choice]

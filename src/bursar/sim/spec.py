@@ -1,7 +1,7 @@
-"""A world as people write it down: a mapping of plain values, as read from YAML or JSON.
+"""Parses a scenario: a mapping of plain values, as read from YAML or JSON.
 
 Spans are written `30s`, `10m`, `2h`, `1d` or as seconds; credits as numbers or text with up to six
-decimals. A word that is not known is refused, with the place where it stands.
+decimals. An unknown key is refused with its location.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ WORDS: Final = {
 
 @value
 class SimulationSpec:
-    """A world whose jobs have not been drawn yet."""
+    """A scenario whose jobs have not been drawn yet."""
 
     fleet: Fleet
     tenants: tuple[SimulatedTenant, ...] = ()
@@ -57,7 +57,7 @@ class SimulationSpec:
     outages: tuple[Outage, ...] = ()
 
     def world(self, chance: Chance, jobs: tuple[Work, ...] | None = None) -> SimulatedWorld:
-        """The world with its jobs, drawn or given."""
+        """The world with its jobs, drawn or recorded."""
         if jobs is None:
             types, size = self.fleet.types, self.fleet.node_gpus
             jobs = works(self.tenants, self.span, types, size, chance.stream("load"))
@@ -73,19 +73,19 @@ class SimulationSpec:
         )  # fmt: skip
 
     def with_gpus(self, gpu_type: str, gpus: int) -> "SimulationSpec":
-        """The same with so many GPUs more, or fewer."""
+        """The scenario with this many GPUs of a type more or fewer."""
         fleet = _checked(f"{gpu_type}={gpus}", lambda: self.fleet.with_gpus(gpu_type, gpus))
         return replace(self, fleet=fleet)
 
     def with_weight(self, path: Path, weight: int) -> "SimulationSpec":
-        """The same with another weight of a place in the tree of shares."""
+        """The scenario with another weight of a group in the share tree."""
         if len(path) == 1 and path[0] not in {tier.name for tier in self.policy.tiers}:
             raise SpecWrong(f"there is no tier {path[0]}")
         weighed = partial(_weighed, self.policy, path, weight)
         return replace(self, policy=_checked(f"{'/'.join(path)}={weight}", weighed))
 
     def _known(self, works: tuple[Work, ...]) -> None:
-        """Refuse names that no tenant or tier has: they are misspelt, and would change nothing."""
+        """Refuse names of groups that no tenant or tier has: they would have no effect."""
         tiers = {tier.name for tier in self.policy.tiers}
         for tenant in self.tenants:
             if tenant.tier not in tiers:
@@ -114,7 +114,7 @@ class SimulationSpec:
 
 
 def _weighed(policy: PoolPolicy, path: Path, weight: int) -> PoolPolicy:
-    """The policy with another weight of a tier, or of a place below."""
+    """The policy with another weight of a tier, or of a group below it."""
     if len(path) == 1:
         tiers = (
             replace(tier, weight=weight) if tier.name == path[0] else tier for tier in policy.tiers
@@ -126,7 +126,7 @@ def _weighed(policy: PoolPolicy, path: Path, weight: int) -> PoolPolicy:
 
 
 def spec_of(document: object) -> SimulationSpec:
-    """The world that was written down."""
+    """Parse a scenario."""
     words = _mapping(document, "the file")
     _only(words, WORDS, "the file")
     groups = _list(words.get("fleet"), "fleet")
@@ -173,7 +173,7 @@ def spec_of(document: object) -> SimulationSpec:
 
 
 def micros_of(value: object, where: str) -> Micros:
-    """An amount of credits, exactly."""
+    """Parse an amount of credits, exactly."""
     try:
         micros = Decimal(str(value)) * CREDIT
     except InvalidOperation:
@@ -203,12 +203,12 @@ def _provision(fields: object, where: str) -> Provision:
 
 
 def _optional(words: Mapping[str, Any], name: str, read: Callable[[Any, str], T]) -> T | None:
-    """A part of the world that there need not be."""
+    """An optional part of a scenario."""
     return read(words[name], name) if name in words else None
 
 
 def _speeds(fields: object, where: str) -> tuple[tuple[str, int], ...]:
-    """GPU types and how fast they are, in millionths."""
+    """GPU types and their speeds, in millionths."""
     speeds = _mapping(fields, where)
     return tuple(
         sorted(
@@ -218,7 +218,7 @@ def _speeds(fields: object, where: str) -> tuple[tuple[str, int], ...]:
 
 
 def _weights(fields: Any, where: str) -> tuple[tuple[Size, int], ...]:
-    """GPUs of a job and how often: a number, or a mapping."""
+    """Sizes of jobs and their weights: a number, or a mapping."""
     weights = fields if isinstance(fields, Mapping) else {fields: 1}
     sizes = [(_checked(where, partial(size_of, size)), weight) for size, weight in weights.items()]
     return tuple(sorted(sizes, key=lambda entry: entry[0]))
@@ -254,7 +254,7 @@ _READ: Final[dict[tuple[type[Any], str], _Read]] = {
 
 
 def _made(kind: type[T], fields: object, where: str) -> T:
-    """A value from the words for its fields."""
+    """Build a value from a mapping of its fields."""
     return build(
         kind, fields, where, {name: read for (of, name), read in _READ.items() if of is kind}
     )

@@ -1,9 +1,8 @@
-"""The money of a simulated world: every tenant has books, kept by the ledger of `bursar.core`.
+"""The credits of a simulated world: every tenant has books, with the ledger of `bursar.core`.
 
-A job reserves when it is submitted, draws when it starts and settles when it ends. What an attempt
-lost is given back before anything else happens, so no tenant pays for work that did not last.
-Beside the books a second sum is kept in the plainest way, the price of every stretch of work that
-was kept; `problems` reports where the two differ.
+A job reserves credits when it is submitted, draws when it starts and settles when it ends. Lost
+work of an attempt is refunded at once, so tenants do not pay for it. As a second opinion, a plain
+sum of the prices of all kept work is maintained; `problems` reports where the two differ.
 """
 
 from bursar.core.ids import AccountId, ChargeId, GrantId, HoldId, PriceVersionId, UserId
@@ -37,7 +36,7 @@ WAITS_MAX = 3_650 * DAY  # no hold ends before its job does, however long that w
 
 
 class TenantLedger:
-    """One tenant's books, and the plain sum beside them."""
+    """One tenant's books, and the plain sum."""
 
     def __init__(self, prices: PriceBook, credits: Micros, now: Instant) -> None:
         self.books = Books(prices)
@@ -55,13 +54,13 @@ class TenantLedger:
             self.must(Issue(grant=grant, account=ROOT, amount=credits, kind=CreditKind.PAID), now)
 
     def must(self, command: Command, now: Instant) -> None:
-        """Do what cannot be refused."""
+        """Run a command that must not be refused."""
         outcome = self.do(command, now)
         if isinstance(outcome, Refusal):
             raise fail_invariant("the ledger refused", command=command, refusal=outcome)
 
     def do(self, command: Command, now: Instant) -> tuple[Event, ...] | Refusal:
-        """Let the ledger decide, and count what comes back."""
+        """Let the ledger decide, and count the result."""
         outcome = perform(self.books, command, now)
         if not isinstance(outcome, Refusal):
             for event in outcome:
@@ -84,7 +83,7 @@ class TenantLedger:
         return {part.value: amount for part, amount in sums.items()}
 
     def problems(self, *, over: bool) -> list[str]:
-        """What does not add up; `over`: no job is left that could hold anything."""
+        """The contradictions; `over`: no job is left that could hold anything."""
         problems, sums = find_problems(self.books), self.sums()
         if sum(sums.values()) != self.books.header.issued:
             problems.append(f"{self.books.header.issued} issued, but {sums} are there")
@@ -116,7 +115,10 @@ class TenantLedgers:
         self._prices = PriceBook(versions=(version,))
 
     def submit(self, work: Work, run: int, now: Instant) -> tuple[str, ...]:
-        """Set aside what a job can cost; the GPU types it can pay for, none if it cannot."""
+        """Reserve the maximum cost of a job; return the GPU types it can pay for.
+
+        Returns none if the ledger refuses.
+        """
         account = self._account(work.org)
         user = UserId(work.path[-1])
         if user not in account.users:
@@ -147,7 +149,7 @@ class TenantLedgers:
         )
 
     def read(self, work: Work, attempt: int, run: int, now: Instant) -> None:
-        """Charge what an attempt has run so far; one that comes too late brings nothing new."""
+        """Charge the run time of an attempt so far; a late reading adds nothing."""
         account = self._account(work.org)
         charge = ChargeId(f"{work.id}/{attempt}/{_ms(run)}")
         outcome = account.do(
@@ -163,7 +165,7 @@ class TenantLedgers:
     def stop(
         self, work: Work, attempt: int, gpu_type: str, run: int, kept_run: int, now: Instant
     ) -> None:
-        """Charge what an attempt ran, and give back what of it did not last."""
+        """Charge the run time of an attempt, and refund the lost part."""
         account, hold = self._account(work.org), HoldId(work.id)
         charge = ChargeId(f"{work.id}/{attempt}")
         account.must(
@@ -176,13 +178,13 @@ class TenantLedgers:
     def finish(
         self, work: Work, attempt: int, gpu_type: str, run: int, kept_run: int, now: Instant
     ) -> None:
-        """Charge the last attempt; what is left of the hold goes back."""
+        """Charge the last attempt; the rest of the hold is refunded."""
         self.stop(work, attempt, gpu_type, run, kept_run, now)
         charge = ChargeId(f"{work.id}/end")
         self._account(work.org).must(Settle(charge=charge, hold=HoldId(work.id)), now)
 
     def drop(self, work: Work, now: Instant) -> None:
-        """Give everything back that was set aside for a job that runs no more."""
+        """Release the hold of a job that does not run any more."""
         self._account(work.org).must(Release(hold=HoldId(work.id)), now)
 
     def _account(self, org: str) -> TenantLedger:
@@ -198,5 +200,5 @@ def _ms(span: int) -> int:
 
 
 def credits_of(amount: Micros) -> float:
-    """An amount in credits, to be looked at."""
+    """An amount in credits, for display."""
     return amount / CREDIT

@@ -4,7 +4,7 @@ from bursar.core.instant import Instant
 
 
 class TimeIntegral:
-    """A quantity, and the area under it."""
+    """A quantity, and its integral over time."""
 
     def __init__(self, at: Instant) -> None:
         self.level = 0
@@ -12,11 +12,11 @@ class TimeIntegral:
         self._since = at
 
     def change(self, by: int, now: Instant) -> None:
-        """Let the quantity change."""
+        """Change the quantity."""
         self._area = self.until(now)
         self._since = now
         self.level += by
 
     def until(self, now: Instant) -> int:
-        """The area so far, in units times microseconds."""
+        """The integral so far, in units times microseconds."""
         return self._area + self.level * (now - self._since)

@@ -1,7 +1,7 @@
-"""A run over time, in a few hundred equal steps however long it was.
+"""A run over time, in a few hundred equal steps.
 
-All sums are exact: what is told of a step is the mean over it, of what every tenant had and what of
-every tier waited.
+All sums are exact: the value of a step is the mean over it, for the GPUs of every tenant and the
+waiting jobs of every tier.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ OTHERS: Final = "all others"
 
 
 class Steps:
-    """The mean of a sum of stretches in each of some equal steps."""
+    """The mean of a sum of spans in each of some equal steps."""
 
     def __init__(self, begins_at: Instant, ends_at: Instant, count: int = STEPS) -> None:
         self.span = max(-(-(ends_at - begins_at) // count), 1)
@@ -29,7 +29,7 @@ class Steps:
         self._changes = [0] * (count + 2)
 
     def add(self, since: Instant, until: Instant, amount: int) -> None:
-        """So much, from when to when."""
+        """Add an amount for a span."""
         first, begun = divmod(since - self._begins_at, self.span)
         last, ended = divmod(until - self._begins_at, self.span)
         self._areas[first] -= begun * amount
@@ -47,7 +47,7 @@ class Steps:
 
 
 def timeline(engine: Engine) -> dict[str, Any]:
-    """What was there, who had it and who waited, step by step."""
+    """GPUs in total, GPUs by tenant and waiting jobs, step by step."""
     steps = Steps(engine.world.begins_at, engine.now)
     return {
         "step_s": steps.span / SECOND,
@@ -59,7 +59,7 @@ def timeline(engine: Engine) -> dict[str, Any]:
 
 
 def largest_tenants(engine: Engine) -> list[str]:
-    """The tenants that had the most GPU time, the largest first; equal ones by name."""
+    """The tenants with the most GPU time, largest first; ties by name."""
     sums: dict[str, int] = {}
     for work, since, until, milli in had(engine):
         sums[work.org] = sums.get(work.org, 0) + (until - since) * milli
@@ -96,14 +96,14 @@ def _by_tier(engine: Engine, all: Iterable[_Had], unit: int = 1) -> dict[str, li
 
 
 def had(engine: Engine) -> Iterable[_Had]:
-    """Who had how many milli-GPUs from when to when."""
+    """The spans in which jobs had milli-GPUs."""
     for stretch in engine.stretches:
         work = engine.lives[stretch.job].work
         yield work, stretch.since, stretch.until, work.milli_gpus
 
 
 def waits(engine: Engine) -> Iterable[tuple[Work, Instant, Instant]]:
-    """Who waited from when to when: from arrival to start, and between attempts."""
+    """The spans in which jobs waited: from arrival to start, and between attempts."""
     since: dict[JobId, Instant] = {
         job: life.work.arrives_at for job, life in engine.lives.items() if life.fate not in AWAY
     }

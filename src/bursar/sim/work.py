@@ -15,7 +15,7 @@ THOUSANDTH: Final = Decimal("0.001")
 
 @value
 class Work:
-    """A job to be submitted, and the truth about it."""
+    """A job to be submitted, and its true run time."""
 
     id: JobId
     arrives_at: Instant
@@ -39,12 +39,12 @@ class Work:
 
     @property
     def tier(self) -> str:
-        """The level of the customer it belongs to."""
+        """The tier of its tenant."""
         return self.path[0]
 
     @property
     def org(self) -> str:
-        """The tenant it belongs to."""
+        """Its tenant."""
         return self.path[1]
 
     @property
@@ -69,7 +69,7 @@ def size_of(value: object) -> Size:
 
 
 def gang(types: tuple[str, ...], gpus: Size, node_gpus: int) -> Shape:
-    """The shape of a job of so many GPUs: on one node if it fits there, else on whole nodes."""
+    """The shape of a job with this many GPUs: on one node if it fits there, else on whole nodes."""
     if isinstance(gpus, Decimal):
         return Shape(types=types, gpus=0, milli=int(gpus * MILLI))
     if gpus <= node_gpus:

@@ -1,4 +1,4 @@
-"""A simulated world: nodes, jobs and rules. A run depends on these and the seed alone."""
+"""A simulated world: nodes, jobs and policy. A run depends only on these and the seed."""
 
 from bursar.core.instant import DAY, HOUR, NEVER, Instant
 from bursar.core.money import PPM, Micros
@@ -14,7 +14,7 @@ from bursar.sim.work import Work
 
 @value
 class ClockDrift:
-    """What is wrong with the reports of machines: they are late, lost, and measured badly."""
+    """The faults of nodes' reports: delays, losses and wrong clocks."""
 
     late: int = 0  # microseconds that a report is under way, on average; any may be far later
     lost: float = 0.0  # the part of readings that never comes; the end of an attempt always does
@@ -29,7 +29,7 @@ class ClockDrift:
 
 @value
 class Outage:
-    """Nodes that an operator drains: what runs goes on, nothing starts, until they are back."""
+    """Nodes that an operator drains for a while: running jobs continue, no job starts."""
 
     gpu_type: str
     nodes: int = 1  # the first so many of the fleet, by name
@@ -45,7 +45,7 @@ class Outage:
 
 @value
 class SimulatedWorld:
-    """Where a policy is tried out."""
+    """The world in which a policy is simulated."""
 
     fleet: Fleet
     works: tuple[Work, ...]  # by arrival
@@ -78,13 +78,13 @@ class SimulatedWorld:
 
     @property
     def ends_at(self) -> Instant:
-        """When the world ends, whatever is left."""
+        """When the simulation ends at the latest."""
         last = self.works[-1].arrives_at if self.works else self.begins_at
         return last + self.drain
 
     @property
     def prices(self) -> tuple[tuple[str, Micros], ...]:
-        """What tenants pay for a GPU-hour, by type: as in the fleet, else what it costs.
+        """The price of a GPU-hour for tenants, by type: of the fleet, else of the offer.
 
         A type that jobs accept and no node has costs as much as the most expensive type.
         """

@@ -10,12 +10,12 @@ seed replays its run exactly.
     node_host       a node: processes, guards, a disk, an agent that comes and goes
     simulated_pool  a pool: its rows, its clock, its processes and its nodes
     org             an org: its books and jobs, as rows in memory
-    job_upkeep      what an org's workers do for rolling holds, arrays and identical jobs
-    profile         how often what fails, drawn from the seed
-    nodes           what happens at the nodes
-    clients         the clients of the orgs, and the truth about their jobs
-    injection       what fails, when, and for how long
-    world           everything together, one event after the other
+    job_upkeep      an org's background work: rolling holds, arrays and identical jobs
+    profile         the size of the world and the rates of faults, drawn from the seed
+    nodes           agents, guards and processes
+    clients         the clients of the orgs, and the true behaviour of their jobs
+    injection       injects faults and ends them
+    world           all parts together, one event after the other
     invariants      what must be true after every step, and at the end; `checker` runs them
-    campaign        many seeds, and what happened in them
+    campaign        runs many seeds and sums up the results
 """

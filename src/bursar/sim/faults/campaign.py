@@ -1,4 +1,4 @@
-"""Many seeds, one after the other: what has happened in them, and what has gone wrong."""
+"""Runs many seeds, and sums up what happened and which invariants were violated."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -46,7 +46,7 @@ EVENTS_PER_100_SEEDS: Final[dict[str, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class BrokenSeed:
-    """A seed that broke a promise, and its last steps."""
+    """A seed that violated an invariant, and its last steps."""
 
     seed: int
     why: str
@@ -55,7 +55,7 @@ class BrokenSeed:
 
 @dataclass(slots=True)
 class CampaignSummary:
-    """What came of some seeds."""
+    """The results of some seeds."""
 
     seeds: int = 0
     steps: int = 0
@@ -64,7 +64,7 @@ class CampaignSummary:
     broken: list[BrokenSeed] = field(default_factory=list)
 
     def add(self, more: "CampaignSummary") -> None:
-        """Count what came of other seeds as well."""
+        """Add the results of other seeds."""
         self.seeds += more.seeds
         self.steps += more.steps
         self.simulated_s += more.simulated_s
@@ -73,7 +73,7 @@ class CampaignSummary:
 
     @property
     def too_few(self) -> list[str]:
-        """What has happened so seldom that nothing is shown by it."""
+        """The kinds of events that were too rare for a valid result."""
         if self.seeds < SEEDS_MIN:
             return []
         return [
@@ -91,7 +91,7 @@ def run_seeds(
 ) -> CampaignSummary:
     """Simulate the worlds of some seeds; a failure does not stop the others.
 
-    `keep` is how many of the last steps are told of one that goes wrong.
+    `keep` is how many of the last steps of a failed world are recorded.
     """
     summary = CampaignSummary()
     for seed in seeds:
@@ -111,7 +111,7 @@ def run_seeds(
 
 
 def profile_of(seed: int) -> FaultProfile:
-    """The profile of a campaign's seed: of four worlds two are mixed, and two have two pools."""
+    """The profile of a seed: of four worlds, two are mixed and two have two pools."""
     return draw_profile(seed, mixed=seed % 2 == 1, pools=1 + seed % 4 // 2)
 
 
@@ -120,7 +120,7 @@ def run_in_processes(
     jobs: int,
     progress: Callable[[CampaignSummary], None] = lambda summary: None,
 ) -> CampaignSummary:
-    """The same in several processes at once; what is told is the same, in the same order."""
+    """The same in several processes; the results are the same, in the same order."""
     parts = [
         seeds[place : place + SEEDS_PER_TASK] for place in range(0, len(seeds), SEEDS_PER_TASK)
     ]

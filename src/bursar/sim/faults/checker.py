@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class InvariantChecker:
-    """Notes what a step touches and checks it; raises `InvariantBroken`."""
+    """Records what a step touches, and checks it; raises `InvariantBroken`."""
 
     def __init__(self, world: "FaultWorld") -> None:
         self._world = world
@@ -45,11 +45,11 @@ class InvariantChecker:
     # ----------------------------------------------------------------------- what a step touches
 
     def note_org(self, org: SimulatedOrg) -> None:
-        """Note that an org may have changed."""
+        """Record that an org may have changed."""
         self._orgs[org.id] = org
 
     def note_transaction(self, pool: SimulatedPool, work: PoolTransaction) -> None:
-        """Note the rows of a transaction that is about to be written."""
+        """Record the rows of a transaction that is about to be written."""
         self._pool, rows = pool, pool.rows
         self._jobs_written += [(rows.jobs.get(key), new) for key, new in work.jobs_new.items()]
         self._leases_written += [
@@ -60,11 +60,11 @@ class InvariantChecker:
             self._epoch_used = None
 
     def note_decision(self, epoch: int) -> None:
-        """Note that the leader of this epoch decided what is written next."""
+        """Record that the leader of this epoch decided what is written next."""
         self._epoch_used = epoch
 
     def note_start(self, host: NodeHost, task: HostedProcess) -> None:
-        """Check and note a process that is about to start."""
+        """Check and record a process that is about to start."""
         started_once(self, host, task)
         started_in_order(self, host, task)
         self.started_processes.add((host.id, task.fence))
@@ -73,7 +73,7 @@ class InvariantChecker:
     # ----------------------------------------------------------------------- checks
 
     def check_step(self) -> None:
-        """Check all that the last step may have touched."""
+        """Check everything that the last step may have touched."""
         self._epoch_used = None
         if not (
             self.is_process_changed or self._orgs or self._jobs_written or self._leases_written
@@ -117,6 +117,6 @@ class InvariantChecker:
         raise InvariantBroken(f"IV3: not everything has settled: {waiting}")
 
     def check_end(self) -> None:
-        """Check what must be true once everything has settled."""
+        """Check what must be true after everything has settled."""
         for check in AT_THE_END.values():
             check(self._world)

@@ -57,7 +57,7 @@ RETRY_AFTER: Final = 4 * SECOND
 
 @dataclass(slots=True)
 class JobPlan:
-    """A job, and the truth about it."""
+    """A job, and its true behaviour."""
 
     org: str
     job: JobId
@@ -71,7 +71,7 @@ class JobPlan:
 
 @dataclass(slots=True, eq=False)
 class ClientCall:
-    """Something that a user wants done once."""
+    """A request that a client wants to take effect once."""
 
     key: str
     org: str
@@ -84,7 +84,7 @@ class ClientCall:
 
 
 class Clients:
-    """All clients, and the truth about their jobs."""
+    """All clients, and the true behaviour of their jobs."""
 
     def __init__(self, world: "FaultWorld") -> None:
         self._world = world
@@ -93,7 +93,7 @@ class Clients:
         self._calls: list[ClientCall] = []
         self.accepted: set[JobKey] = set()  # jobs whose submission was confirmed
 
-    # ----------------------------------------------------------------------- what they ask
+    # ----------------------------------------------------------------------- requests
 
     @property
     def are_answered(self) -> bool:
@@ -101,7 +101,7 @@ class Clients:
         return all(call.answer is not None for call in self._calls)
 
     def create_orgs(self, orgs: int) -> None:
-        """Found the orgs, and plan what their users will ask for."""
+        """Create the orgs, and plan the requests of their clients."""
         world, random = self._world, self._random
         for number in range(orgs):
             org = SimulatedOrg(id=f"o{number + 1}", books=Books(PRICES))
@@ -134,7 +134,7 @@ class Clients:
         return self._random.randrange(5 * SECOND, self._world.profile.faults_last)
 
     def _plan_call(self, name: str, org: str, what: Command | JobId, part: float) -> None:
-        """Let something be asked when a part of the time has passed in which things fail."""
+        """Plan a request after a part of the time in which faults occur."""
         call = ClientCall(f"{name}/{org}/{len(self._calls)}", org, what)
         self._calls.append(call)
         self._world.after(
@@ -204,7 +204,7 @@ class Clients:
         )
 
     def give_up(self) -> None:
-        """Withdraw the jobs that are out of credits."""
+        """Cancel the jobs that are out of credits."""
         for pool in self._world.pools.values():
             for (org, job), row in sorted(pool.rows.jobs.items()):
                 if row.state is JobState.OUT_OF_CREDITS:
@@ -213,7 +213,7 @@ class Clients:
                     self.send_call(call)
 
     def correct_ends(self) -> None:
-        """Say of some attempts who answers for their ends, and then of the same ones once more."""
+        """Correct the end classes of some attempts, each twice."""
         pools = self._world.pools.values()
         for lease in [lease for pool in pools for lease in pool.rows.leases.values()]:
             if not lease.is_live and self._random.random() < 0.4:
@@ -227,15 +227,15 @@ class Clients:
                     self._world.after(place * RETRY_AFTER, self._world.client_asks, call)
 
     def send_call(self, call: ClientCall) -> None:
-        """Ask, and again later unless there was an answer."""
+        """Send a request; repeat it later unless it was answered."""
         if call.answer is None:
             self._world.after(RETRY_AFTER, self._world.client_asks, call)
             self._world.send("user", call.org, "call", call)
 
-    # ----------------------------------------------------------------------- what they are told
+    # ----------------------------------------------------------------------- answers
 
     def perform(self, org: SimulatedOrg, call: ClientCall, now: int) -> Outcome | str:
-        """What a call comes to at its org."""
+        """Perform a request at its org."""
         what = call.request
         if call.plan is not None:
             want = call.plan
@@ -258,9 +258,9 @@ class Clients:
         return org_side.ask(org, call.key, what, now)[0]
 
     def _submission(self, want: JobPlan, reserve: Reserve) -> Submission:
-        """The submission of a job; in a mixed world some roll, some share results, some are arrays.
+        """The submission of a job; mixed worlds have rolling holds, shared results and arrays.
 
-        The job's number decides, so that a world without these draws the same.
+        The job's number decides, so that other worlds draw the same random numbers.
         """
         submission = self._route(Submission(POOL, reserve, want.spec, want.run_ms))
         if not self._world.profile.mixed:
@@ -273,7 +273,7 @@ class Clients:
         return submission._replace(sharing=Sharing("digest", 60 * SECOND))
 
     def _route(self, submission: Submission) -> Submission:
-        """Choose a pool by the job's number; of five jobs one names its pool and cannot move."""
+        """Choose a pool by the job's number; one job in five names its pool and cannot move."""
         pools, number = list(self._world.pools), int(submission.job[1:])
         if len(pools) == 1:
             return submission
@@ -287,7 +287,7 @@ class Clients:
         return outcome
 
     def receive_reply(self, kind: str, body: tuple[ClientCall, Any]) -> None:
-        """An answer arrives; a second one must be the first again (IL16)."""
+        """Receive an answer; a second answer must equal the first (IL16)."""
         call, answer = body
         if call.answer is None:
             call.answer = answer
@@ -296,15 +296,15 @@ class Clients:
         same = answer == call.answer or "no job" in (answer, call.answer)
         invariant(same, "IL16: a key was answered in two ways", key=call.key)
 
-    # ----------------------------------------------------------------------- the truth
+    # ----------------------------------------------------------------------- plans
 
     def _plan_of(self, key: JobKey) -> JobPlan:
-        """The truth about a job; elements are as their array."""
+        """The plan of a job; elements have that of their array."""
         array = self._world.orgs[key[0]].jobs[key[1]].array
         return self._wants[key[0], array or key[1]]
 
     def set_fate(self, pool: SimulatedPool, task: HostedProcess) -> None:
-        """Let a process be what its job is: how long it runs, and how it ends."""
+        """Set how long a process runs and how it ends, by the plan of its job."""
         want, done = self._plan_of(task.key), pool.rows.jobs[task.key].ran_ms
         task.ends_ms = max(want.needs_ms - done, 1)
         task.checkpoint_ms = want.spec.program.checkpoint_every_ms

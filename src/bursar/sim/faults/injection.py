@@ -1,4 +1,4 @@
-"""What fails, when, and for how long; all of it is made good again."""
+"""Injects faults, and ends them again."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class FaultInjector:
-    """Makes things fail, one after the other and several at once."""
+    """Injects faults, one after another and several at once."""
 
     def __init__(self, world: "FaultWorld") -> None:
         self._world = world
@@ -28,7 +28,7 @@ class FaultInjector:
         )
 
     def inject(self) -> None:
-        """Let one thing fail, and plan the next."""
+        """Inject one fault, and plan the next."""
         world = self._world
         if not world.failing:
             return
@@ -45,7 +45,7 @@ class FaultInjector:
     # ----------------------------------------------------------------------- processes
 
     def crash(self, name: str) -> None:
-        """A process dies, whatever it was doing, and is started again some time later."""
+        """Kill a process at any point; it is started again some time later."""
         world = self._world
         back = self._span(1, 15)
         if name in world.processes:
@@ -59,12 +59,12 @@ class FaultInjector:
             world.after(self._span(1, 50), world.restart, name)
 
     def crash_any(self) -> None:
-        """Some process dies."""
+        """Kill a random process."""
         world = self._world
         self.crash(self._random.choice([*world.processes, *sorted(world.orgs), *world.hosts]))
 
     def pause_process(self) -> None:
-        """A process is stopped for a while; it knows nothing of it when it goes on."""
+        """Pause a process for a while; it does not notice when it resumes."""
         world = self._world
         name = self._random.choice([*world.processes, *world.processes, *world.hosts])
         if name in world.processes:
@@ -73,7 +73,7 @@ class FaultInjector:
             world.hosts[NodeId(name)].paused_until = world.at + self._span(1, 50)
 
     def freeze_node(self) -> None:
-        """A whole node stands still, its guards included, and goes on as if nothing had been."""
+        """Pause a whole node, including its guards; they do not notice when they resume."""
         world = self._world
         host = world.hosts[self._random.choice(list(world.hosts))]
         if host.frozen_until <= world.at and host.has_power:
@@ -81,7 +81,7 @@ class FaultInjector:
             world.after(host.frozen_until - world.at, world.node_activity.thaw_node, host)
 
     def cut_power(self) -> None:
-        """A node loses its power: whatever ran there is gone, its disk is not."""
+        """Cut the power of a node: its processes are lost, its disk is not."""
         world = self._world
         host = world.hosts[self._random.choice(list(world.hosts))]
         if host.has_power and host.frozen_until <= world.at:
@@ -93,7 +93,7 @@ class FaultInjector:
             world.after(self._span(5, 60), world.restart, host.id)
 
     def restart(self, name: str) -> None:
-        """What was down is started again."""
+        """Start a process, an org or a node that is down."""
         world = self._world
         if name in world.processes:
             if not world.processes[name].up:
@@ -109,7 +109,7 @@ class FaultInjector:
     # ----------------------------------------------------------------------- links and clocks
 
     def cut_links(self) -> None:
-        """Some cannot be reached by others, or reach them, or both."""
+        """Cut links between parts, in one direction or both."""
         world = self._world
         names = [*world.processes, *sorted(world.orgs), *world.hosts]
         cut = self._random.sample(names, self._random.randint(1, 2))
@@ -126,7 +126,7 @@ class FaultInjector:
         world.after(self._span(2, 45), world.heal, links)
 
     def jump_clock(self) -> None:
-        """A database's clock is put wrong: by a little, which is believed, or by a lot."""
+        """Set a database's clock wrong: by a little, which is accepted, or by a lot."""
         world = self._world
         clock = self._random.choice(
             [*(pool.clock for pool in world.pools.values()), *world.org_clocks.values()]
@@ -139,7 +139,7 @@ class FaultInjector:
             world.after(self._span(2, 20), world.set_clock_right, clock)
 
     def heal_everything(self) -> None:
-        """Nothing is wrong any more."""
+        """End all faults."""
         world = self._world
         world.blocked.clear()
         for clock in (*(pool.clock for pool in world.pools.values()), *world.org_clocks.values()):

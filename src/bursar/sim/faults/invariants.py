@@ -1,10 +1,10 @@
-"""What must be true after every step, and at the end: one function for each promise.
+"""The invariants, which must hold after every step and at the end: one function for each.
 
-The ids are those of the reliability study: IL the ledger, IM metering and jobs, IS scheduler and
-leases, IA the outbox, IV that everything settles. A step that touched an org, the pool or a process
-is followed by all checks of that kind; a broken promise is `InvariantBroken` with its id.
+Ids: IL is the ledger, IM metering and jobs, IS scheduler and leases, IA the outbox, IV that
+everything settles. After a step that touched an org, the pool or a process, all checks of that kind
+run. A violation raises `InvariantBroken` with the id.
 
-What is looked at is the truth: the processes that really run, on the world's own time.
+The checks use the true state: the processes that really run, by the true time of the world.
 """
 
 from collections import Counter
@@ -54,7 +54,7 @@ def conservation(world: "FaultWorld", org: SimulatedOrg) -> None:
 
 
 def holds_are_draws(world: "FaultWorld", org: SimulatedOrg) -> None:
-    """IL3, IL5: what is held and spent of grants is the sum of the draws of holds."""
+    """IL3, IL5: held and spent credits of grants are the sums of the draws of holds."""
     held = spent = 0
     for _, grant in org.books.grants.items():
         held, spent = held + grant.held, spent + grant.spent
@@ -70,7 +70,7 @@ def holds_are_draws(world: "FaultWorld", org: SimulatedOrg) -> None:
 
 
 def charges_follow_readings(world: "FaultWorld", org: SimulatedOrg) -> None:
-    """IL12, IM3: an attempt has paid the price of a reading that its pool has accepted."""
+    """IL12, IM3: an attempt has paid the price of a reading that its pool accepted."""
     for name, hold in org.books.holds.items():
         for attempt, meter in hold.meters:
             lease = _lease_of(world, (org.id, JobId(name)), attempt)
@@ -82,7 +82,7 @@ def charges_follow_readings(world: "FaultWorld", org: SimulatedOrg) -> None:
 
 
 def holds_stay(world: "FaultWorld", org: SimulatedOrg) -> None:
-    """IL11: a hold stays until its job is over, or its limit has come."""
+    """IL11: a hold stays open until its job has finished, or it expires."""
     for name, job in org.jobs.items():
         hold = org.books.holds.get(HoldId(name))
         assert hold is not None
@@ -91,10 +91,10 @@ def holds_stay(world: "FaultWorld", org: SimulatedOrg) -> None:
 
 
 def both_know_what_is_held(world: "FaultWorld", org: SimulatedOrg) -> None:
-    """IS9: when no message is under way, a pool counts on what its org has set aside for a job.
+    """IS9: when no message is on its way, pool and org agree on the hold of a job.
 
-    On no less, and on no more than the job can need. Work that could not be given back because
-    the hold's limit had come is objected to, and left out here.
+    The pool counts with neither less nor more than the job can need. Work that could not be
+    refunded because the hold had expired is refused by the ledger, and left out here.
     """
     objected = {receipt.job for receipt in org.objections}
     for name, known in org.jobs.items():
@@ -127,7 +127,7 @@ def numbers_have_no_gap(world: "FaultWorld", org: SimulatedOrg) -> None:
 
 
 def nothing_is_objected(world: "FaultWorld", org: SimulatedOrg) -> None:
-    """IL14, IM5: whatever a pool tells can be booked."""
+    """IL14, IM5: the ledger refuses nothing that a pool reports."""
     for receipt in org.objections:
         fail_invariant("IL14: usage was refused", org=org.id, receipt=receipt)
 
@@ -139,7 +139,7 @@ def accepted_jobs_are_there(world: "FaultWorld", org: SimulatedOrg) -> None:
 
 
 def messages_in_order(world: "FaultWorld", org: SimulatedOrg) -> None:
-    """IA7: a handled message was sent, to this pool; a sent and unhandled message is kept."""
+    """IA7: a handled message was sent to this pool; an unhandled one is stored."""
     for name, job in org.jobs.items():
         received: dict[str, int] = {}
         for pool in world.pools.values():
@@ -168,7 +168,7 @@ def one_of_identical_jobs_leads(world: "FaultWorld", org: SimulatedOrg) -> None:
 
 
 def arrays_count_their_elements(world: "FaultWorld", org: SimulatedOrg) -> None:
-    """IM10: an array knows how many elements live; no more than it allows at once."""
+    """IM10: an array's count of live elements is right, and within its limit."""
     for name, array in org.arrays.items():
         elements = [job for job in org.jobs.values() if job.array == name]
         live = sum(not job.is_finished for job in elements)
@@ -198,7 +198,7 @@ def _rows_of(world: "FaultWorld", key: JobKey) -> dict[str, PoolJob]:
 
 
 def _leases_of(world: "FaultWorld", key: JobKey) -> list[tuple[str, Lease]]:
-    """The leases of a job, and the pools that gave them."""
+    """The leases of a job, and their pools."""
     return [
         (name, lease)
         for name, pool in world.pools.items()
@@ -216,7 +216,7 @@ def _lease_of(world: "FaultWorld", key: JobKey, attempt: int) -> Lease | None:
 
 
 def _reachable() -> frozenset[tuple[JobState | None, JobState]]:
-    """From which state to which a job can come in one transaction: a few steps of the table."""
+    """The states that a job can reach from a state in one transaction."""
     steps = {(source, target) for (source, _), target in TRANSITIONS.items()}
     for _ in range(2):
         steps |= {(a, d) for a, b in steps for c, d in steps if b == c and b not in FINISHED}
@@ -229,7 +229,7 @@ REACHABLE: Final = _reachable()
 def life_follows_the_table(
     world: "FaultWorld", pool: SimulatedPool, before: PoolJob | None, job: PoolJob
 ) -> None:
-    """IM6: each change of state is an edge of the table; what is over stays over."""
+    """IM6: each change of state is in the table; a finished job stays finished."""
     source = JobState.QUEUED if before is None else before.state
     right = (source, job.state) in REACHABLE and (source not in FINISHED or source is job.state)
     invariant(right, "IM6: no such step", job=job.job, before=source, now=job.state)
@@ -255,7 +255,7 @@ def _is_corrected(world: "FaultWorld", job: PoolJob) -> bool:
 def waits_in_one_pool(
     world: "FaultWorld", pool: SimulatedPool, before: PoolJob | None, job: PoolJob
 ) -> None:
-    """IS16: a job that is not over is in one pool, which is the pool that its org names."""
+    """IS16: an unfinished job is in exactly one pool, the one that its org names."""
     if pool.rows.jobs[job.key].is_finished:
         return
     rows = _rows_of(world, job.key)
@@ -268,9 +268,9 @@ def waits_in_one_pool(
 def credits_cover_what_runs(
     world: "FaultWorld", pool: SimulatedPool, before: PoolJob | None, job: PoolJob
 ) -> None:
-    """IS9: what a job has used was set aside for it, and by its org.
+    """IS9: what a job has used was held for it, by its org as well.
 
-    When work was charged after all, what another attempt has run may still become known (L13).
+    After a correction charged lost work, run time of another attempt may still be reported (L13).
     """
     right = job.used <= job.hold_micros or (job.is_finished and _is_corrected(world, job))
     invariant(right, "IS9: used more than it has", job=job.job)
@@ -318,7 +318,7 @@ def gangs_are_whole(
 def silent_nodes_get_nothing(
     world: "FaultWorld", pool: SimulatedPool, before: Lease | None, lease: Lease
 ) -> None:
-    """IS15: what is leased lies on nodes that were heard of lately."""
+    """IS15: new leases are only on nodes that have reported recently."""
     if before is None:
         for part in lease.parts:
             heard_at = pool.rows.machines[part.piece.node].reported_at
@@ -329,7 +329,7 @@ def silent_nodes_get_nothing(
 def what_is_withdrawn_gets_nothing(
     world: "FaultWorld", pool: SimulatedPool, before: Lease | None, lease: Lease
 ) -> None:
-    """IM6: a job that was withdrawn does not start any more."""
+    """IM6: a cancelled job does not start any more."""
     withdrawn = before is None and pool.rows.jobs[lease.key].withdrawn
     invariant(not withdrawn, "IM6: a withdrawn job was started", lease=lease)
 
@@ -337,7 +337,7 @@ def what_is_withdrawn_gets_nothing(
 def readings_grow(
     world: "FaultWorld", pool: SimulatedPool, before: Lease | None, lease: Lease
 ) -> None:
-    """IM1: what is proven never shrinks, and is no more than the lease has lasted."""
+    """IM1: proven run time never decreases, and is at most the time of the lease."""
     if before is not None:
         invariant(lease.run_ms >= before.run_ms, "IM1: a reading went back", lease=lease)
         last = max(part.until for part in lease.parts)
@@ -348,7 +348,7 @@ def readings_grow(
 def stale_fences_change_nothing(
     world: "FaultWorld", pool: SimulatedPool, before: Lease | None, lease: Lease
 ) -> None:
-    """IM2, IM3: a lease that has ended or run out gets no longer, and ends once."""
+    """IM2, IM3: a lease that has ended or expired is not extended, and ends once."""
     if before is None:
         return
     if before.ended_at is not None:
@@ -367,7 +367,7 @@ def stale_fences_change_nothing(
 def holds_outlive_leases(
     world: "FaultWorld", pool: SimulatedPool, before: Lease | None, lease: Lease
 ) -> None:
-    """IS9: no lease lasts beyond its job's hold, nor for longer than its credits."""
+    """IS9: no lease lasts longer than its job's hold, or than its credits."""
     if not lease.is_live:
         return
     job = pool.rows.jobs[lease.key]
@@ -401,14 +401,14 @@ def epochs_grow(world: "FaultWorld", pool: SimulatedPool) -> None:
 
 
 def clocks_are_believed_rightly(world: "FaultWorld", pool: SimulatedPool) -> None:
-    """IS7: no node is suspected whose clock is within its bounds."""
+    """IS7: no node with a clock within its bounds is suspected."""
     if world.profile.node_ppm <= 10_000:
         for machine in pool.rows.machines.values():
             invariant(not machine.wrong_clock, "IS7: a sound clock is suspected", node=machine.id)
 
 
 def epochs_agree(used: int, epoch: int) -> None:
-    """IS5: what is written was decided by the present leader."""
+    """IS5: what is written was decided by the current leader."""
     invariant(used == epoch, "IS5: a former leader has written", used=used, epoch=epoch)
 
 
@@ -416,10 +416,10 @@ def epochs_agree(used: int, epoch: int) -> None:
 
 
 def _running(world: "FaultWorld") -> Iterator[tuple[NodeHost, HostedProcess]]:
-    """What runs at this instant; not what stands still with its node.
+    """The processes that run at this instant, without those that are frozen with their node.
 
-    Nor what goes on for a moment when its node does, after its time: no clock can prevent that, and
-    nothing of it counts (§7.5 of the study).
+    Also without those that continue for a moment when a node resumes after their time: no clock can
+    prevent this, and their run time does not count.
     """
     for host in world.hosts.values():
         if host.frozen_until <= world.at:
@@ -429,7 +429,7 @@ def _running(world: "FaultWorld") -> Iterator[tuple[NodeHost, HostedProcess]]:
 
 
 def nothing_runs_twice(world: "FaultWorld") -> None:
-    """IS2: no two attempts of a job run at one time."""
+    """IS2: no two attempts of a job run at the same time."""
     running: dict[JobKey, tuple[str, int]] = {}
     for host, task in _running(world):
         attempt = host.pool, task.fence
@@ -440,7 +440,7 @@ def nothing_runs_twice(world: "FaultWorld") -> None:
 
 
 def gpus_are_used_once(world: "FaultWorld") -> None:
-    """IS1: no part of a GPU has two processes, not even one that should have ended long ago."""
+    """IS1: no part of a GPU has two processes, even if one should have ended long ago."""
     for host in world.hosts.values():
         taken: Counter[int] = Counter()
         for task in host.tasks.values():
@@ -451,7 +451,7 @@ def gpus_are_used_once(world: "FaultWorld") -> None:
 
 
 def nothing_outlives_its_lease(world: "FaultWorld") -> None:
-    """IS7: a process ends before its pool counts its GPUs as free, whatever the clocks say."""
+    """IS7: a process ends before its pool counts its GPUs as free, with any clocks."""
     for host, task in _running(world):
         lease = world.pools[host.pool].rows.leases[task.fence]
         part = lease.part_on(host.id)
@@ -460,7 +460,7 @@ def nothing_outlives_its_lease(world: "FaultWorld") -> None:
 
 
 def what_has_thawed_dies(world: "FaultWorld") -> None:
-    """IS7: what was frozen over the end of its time ends as soon as a guard can act."""
+    """IS7: a process whose time ended while it was frozen ends as soon as a guard can act."""
     for host in world.hosts.values():
         for task in host.tasks.values():
             if task.is_alive and task.outlived_at is not None and host.frozen_until <= world.at:
@@ -469,14 +469,14 @@ def what_has_thawed_dies(world: "FaultWorld") -> None:
 
 
 def started_once(watch: "InvariantChecker", host: NodeHost, task: HostedProcess) -> None:
-    """IS3: each attempt starts once at most on each of its nodes."""
+    """IS3: each attempt starts at most once on each of its nodes."""
     invariant(
         (host.id, task.fence) not in watch.started_processes, "IS3: started twice", fence=task.fence
     )
 
 
 def started_in_order(watch: "InvariantChecker", host: NodeHost, task: HostedProcess) -> None:
-    """IS6: a node starts nothing with a smaller fence than it has had, its restarts included."""
+    """IS6: a node starts no fence smaller than an earlier one, also after restarts."""
     largest = max((fence for node, fence in watch.started_processes if node == host.id), default=0)
     right = task.fence > largest and host.fence == task.fence
     invariant(right, "IS6: an old fence was started", fence=task.fence, largest=largest)
@@ -486,7 +486,7 @@ def started_in_order(watch: "InvariantChecker", host: NodeHost, task: HostedProc
 
 
 def holds_are_closed(world: "FaultWorld") -> None:
-    """IM4, IV2: nothing is held for a job that is over, and all jobs are."""
+    """IM4, IV2: all jobs have finished, and nothing is held for them."""
     for org in world.orgs.values():
         for name, hold in org.books.holds.items():
             invariant(hold.closed_at is not None, "IM4: a hold was left", org=org.id, hold=name)
@@ -495,7 +495,7 @@ def holds_are_closed(world: "FaultWorld") -> None:
 
 
 def both_sides_agree(world: "FaultWorld") -> None:
-    """IL12, IM3, IM5: each attempt was settled once, at the price of what its pool accepted."""
+    """IL12, IM3, IM5: each attempt was settled once, at the price that its pool accepted."""
     for lease in _all_leases(world):
         meter = _meter_of(world, lease)
         ran = lease.run_ms if lease.kept_ms is None else lease.kept_ms
@@ -505,9 +505,9 @@ def both_sides_agree(world: "FaultWorld") -> None:
 
 
 def _ended_by_itself(world: "FaultWorld", lease: Lease) -> bool:
-    """Whether a hold had come to its limit before its org heard of an attempt's end.
+    """Whether a hold expired before its org received the end of an attempt.
 
-    Then what it ran is booked as late usage, which settles nothing.
+    Then its run time is booked as late usage, which settles nothing.
     """
     return any(
         isinstance(event, HoldClosed)
@@ -518,9 +518,9 @@ def _ended_by_itself(world: "FaultWorld", lease: Lease) -> bool:
 
 
 def lost_work_is_free(world: "FaultWorld") -> None:
-    """IM8: work that was lost by a preemption, or with a node, is not charged.
+    """IM8: work lost by a preemption or with a node is not charged.
 
-    Unless an operator has said that the job answers for it; or does not, for what was its own.
+    Except after a correction: then the corrected end class counts.
     """
     free = {EndClass.PLATFORM, EndClass.PREEMPTION}
     for lease in _all_leases(world):
@@ -537,7 +537,7 @@ def lost_work_is_free(world: "FaultWorld") -> None:
 
 
 def failures_are_own(world: "FaultWorld") -> None:
-    """IM3: a job is taken to have failed only if one of its processes has, by itself."""
+    """IM3: a job counts as failed only if one of its own processes failed."""
     for pool in world.pools.values():
         failed = {
             task.fence for task in pool.tasks if task.exit is Exit.FAILED and not task.misses_gang
@@ -574,7 +574,7 @@ def usage_was_real(world: "FaultWorld") -> None:
 
 
 def no_move_is_left(world: "FaultWorld") -> None:
-    """IS16: a job that a pool gave back has ended in another pool, or was cancelled."""
+    """IS16: a job that a pool returned has finished in another pool, or was cancelled."""
     for pool in world.pools.values():
         for key, row in pool.rows.jobs.items():
             job = world.orgs[row.org].jobs[row.job]
@@ -588,7 +588,7 @@ def no_move_is_left(world: "FaultWorld") -> None:
 
 
 def books_follow_from_events(world: "FaultWorld") -> None:
-    """IL4: the books that the events give are the books; all sums and orders are right."""
+    """IL4: books rebuilt from the events are equal, and all sums and indexes are right."""
     for org in world.orgs.values():
         again = rebuild(org.events, PRICES)
         invariant(again == org.books, "IL4: rebuilt books differ", org=org.id)
@@ -597,9 +597,9 @@ def books_follow_from_events(world: "FaultWorld") -> None:
 
 
 def nothing_is_owed(world: "FaultWorld") -> None:
-    """IL14: no attempt ran beyond what was set aside for it.
+    """IL14: no attempt ran beyond what was held for it.
 
-    What is charged after all, others may have taken meanwhile.
+    Except after a correction: other holds may have used the credits meanwhile.
     """
     corrected = {lease.key for lease in _all_leases(world) if lease.corrected is not None}
     for org in world.orgs.values():

@@ -1,7 +1,7 @@
-"""What an org's workers do for its jobs: rolling holds, arrays and identical jobs.
+"""An org's background work for its jobs: rolling holds, arrays and identical jobs.
 
-In the service these are the workers of `service.jobs`; here an org does the same now and then.
-Every command goes through the ledger under its key, so an org may be cut short between any two.
+In the service these are the workers of `service.jobs`; here an org does the same at intervals.
+Every command goes through the ledger with its key, so the process may die between any two.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ _ROLLS: Final = frozenset({JobState.RUNNING, JobState.OUT_OF_CREDITS})
 
 
 def run_upkeep(org: SimulatedOrg, now: Instant) -> Iterator[str]:
-    """Do all that is to be done for an org's jobs, one transaction at a time; what was done."""
+    """Do all background work of an org, one transaction at a time; yields what was done."""
     yield from _top_up(org, now)
     yield from _advance_arrays(org, now)
     yield from _look_after_followers(org, now)

@@ -1,4 +1,4 @@
-"""A node: its processes under their guards, its disk, and an agent that comes and goes."""
+"""A node: its processes under their guards, its disk, and an agent that may restart."""
 
 from bursar.core.dispatch.agent import Agent, Process, Run
 from bursar.core.dispatch.state import Exit, JobKey
@@ -9,7 +9,7 @@ from bursar.sim.faults.clocks import SimulatedClock
 
 
 class HostedProcess:
-    """A process that really runs, or did; what its node has in its table of it."""
+    """A process that really runs or ran, and its entry in the node's table."""
 
     def __init__(self, run: Run, started_at: Instant, truly_started_at: Instant) -> None:
         self.fence = run.order.fence
@@ -44,7 +44,7 @@ class HostedProcess:
         return self.run_ms if self.exit is not None else (now - self.started_at) // MILLISECOND
 
     def end(self, exit: Exit, now: Instant, at: Instant) -> None:
-        """Let it end, at an instant of the node's clock and of the world's."""
+        """End the process, at an instant of the node's clock and of true time."""
         self.run_ms = self.ran_ms(now)
         self.saved_ms = self.saved(self.run_ms)
         if exit is Exit.DONE:
@@ -54,7 +54,7 @@ class HostedProcess:
         self.exit, self.truly_ended_at = exit, at
 
     def saved(self, run_ms: int) -> int:
-        """Where its last checkpoint was."""
+        """The run time at its last checkpoint."""
         return run_ms - run_ms % self.checkpoint_ms if self.checkpoint_ms else 0
 
     def table_entry(self, now: Instant) -> Process:
@@ -93,7 +93,7 @@ class NodeHost:
         return self.id
 
     def start_agent(self) -> None:
-        """Start the agent, or start it again."""
+        """Start or restart the agent."""
         self.boot += 1
         self.agent = Agent(node=self.id, boot=self.boot, fence=self.fence)
 

@@ -1,4 +1,4 @@
-"""What goes on at the nodes: agents report and act, guards watch, processes run and end."""
+"""The activity of nodes: agents report and act, guards watch, processes run and end."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 class NodeActivity:
-    """All nodes of a world."""
+    """The activity of all nodes of a world."""
 
     def __init__(self, world: "FaultWorld") -> None:
         self._world = world
 
     def start_agent(self, host: NodeHost) -> None:
-        """Start a node's agent; it looks after whatever it finds."""
+        """Start a node's agent; it takes over the processes it finds."""
         host.start_agent()
         span = self._world.random.randrange(node_side.REPORT_INTERVAL)
         self._world.after(span, self.report, host, host.boot)
 
     def report(self, host: NodeHost, boot: int) -> None:
-        """An agent reports."""
+        """An agent sends a report."""
         if host.agent is None or host.agent.boot != boot:
             return
         until = max(host.paused_until, host.frozen_until)
@@ -50,7 +50,7 @@ class NodeActivity:
         return tuple(self._world.pools[host.pool].processes)
 
     def follow_orders(self, host: NodeHost, orders: LeaseOrders) -> None:
-        """An agent is answered, and acts."""
+        """An agent receives an answer, and acts."""
         assert host.agent is not None
         now = host.clock.now(self._world.at)
         for action in node_side.follow_orders(host.agent, orders, host.table(self._world.at), now):
@@ -58,7 +58,7 @@ class NodeActivity:
             self._world.may_crash(host.id)
 
     def _act(self, host: NodeHost, action: Action) -> None:
-        """Do what an agent wants done."""
+        """Carry out an action of an agent."""
         match action:
             case Remember():
                 host.fence = action.fence
@@ -91,7 +91,7 @@ class NodeActivity:
         )
 
     def check_guard(self, host: NodeHost, task: HostedProcess) -> None:
-        """A guard looks whether its process's time is over."""
+        """A guard checks whether the time of its process is over."""
         if not task.is_alive or self._is_frozen(host, self.check_guard, host, task):
             return
         if host.clock.now(self._world.at) < task.until:
@@ -105,7 +105,7 @@ class NodeActivity:
         self._world.after(span, self.end_process, host, task, Exit.KILLED)
 
     def _stop(self, host: NodeHost, task: HostedProcess, until: Instant) -> None:
-        """A process makes a checkpoint and ends, unless it is too slow for its guard."""
+        """A process makes a checkpoint and exits, unless its guard kills it first."""
         takes = self._world.random.randrange(STOP_GRACE * 6 // 5)
         task.asked_ms = task.ran_ms(host.clock.now(self._world.at))
         task.stops_ms = task.asked_ms + takes // MILLISECOND
@@ -126,7 +126,7 @@ class NodeActivity:
             self._disturb_gang(host, task)
 
     def _disturb_gang(self, origin: NodeHost, gone: HostedProcess) -> None:
-        """The others of a gang notice that one is gone: some fail for it, the rest wait."""
+        """The other processes of a gang notice that one is gone: some fail, the rest wait."""
         for host in self._world.pools[origin.pool].hosts.values():
             task = host.tasks.get(gone.fence)
             if task is not None and task is not gone and self._world.random.random() < 0.5:
@@ -134,7 +134,7 @@ class NodeActivity:
                 self._world.after(span, self.fail_process, host, task)
 
     def fail_process(self, host: NodeHost, task: HostedProcess) -> None:
-        """A process fails because another of its gang is gone."""
+        """A process fails because another one of its gang is gone."""
         if task.is_alive and not self._is_frozen(host, self.fail_process, host, task):
             task.misses_gang = True
             self._world.counts["processes that missed another"] += 1
@@ -147,7 +147,7 @@ class NodeActivity:
         return True
 
     def thaw_node(self, host: NodeHost) -> None:
-        """A node that was frozen goes on; some of its guards should have acted long ago."""
+        """A frozen node resumes; the time of some guards may have passed long ago."""
         if host.frozen_until == self._world.at:
             for task in host.tasks.values():
                 if task.is_alive and host.clock.now(self._world.at) >= task.until:
@@ -155,5 +155,5 @@ class NodeActivity:
             self._world.checker.is_process_changed = True
 
     def lose_process(self, host: NodeHost, task: HostedProcess) -> None:
-        """A process is gone with its node; its entry in the table as well."""
+        """A process is lost with its node, and so is its entry in the table."""
         self._end(host, task, Exit.GONE)

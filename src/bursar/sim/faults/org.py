@@ -1,7 +1,7 @@
 """An org of a simulated world: its books and jobs, as rows in memory.
 
-It runs the rules of `core.jobs`, as the service does. `Org` is what the service's database is: the
-rows of jobs, read and written in transactions; what was answered to which key; and the messages
+It runs the rules of `core.jobs`, as the service does. `SimulatedOrg` has the role of the service's
+database: the rows of jobs, read and written in transactions; the answers by key; and the messages
 that the pool has not acknowledged yet.
 """
 
@@ -35,7 +35,7 @@ POOL: Final = "pool"
 
 @dataclass(slots=True)
 class SimulatedOrg:
-    """An org: its books, its jobs, and what its pool has not acknowledged yet."""
+    """An org: its books, its jobs, and the messages that its pool has not acknowledged."""
 
     id: str
     books: Books
@@ -61,16 +61,16 @@ class SimulatedOrg:
         return self.jobs.get(job)
 
     def array(self, array: JobId) -> ArrayProgress | None:
-        """How far an array has got."""
+        """The progress of an array."""
         return self.arrays.get(array)
 
     def live_elements(self, array: JobId) -> list[OrgJob]:
-        """The elements of an array that have begun and not finished, by number."""
+        """The elements of an array that were added and have not finished, by number."""
         rows = [job for job in self.jobs.values() if job.array == array and not job.is_finished]
         return sorted(rows, key=lambda job: job.place or 0)
 
     def figures(self, jobs: Sequence[JobId]) -> dict[JobId, JobFigures]:
-        """What jobs have spent and hold; an array with all of its elements."""
+        """What jobs have spent and hold; for an array, including its elements."""
         return {job: self._figures(job) for job in jobs}
 
     def _figures(self, job: JobId) -> JobFigures:
@@ -83,7 +83,7 @@ class SimulatedOrg:
         return self.routed.get(job, [])
 
     def last_enqueue(self, job: JobId) -> Enqueue:
-        """What the job's last pool was sent first."""
+        """The `Enqueue` message to the job's last pool."""
         return self.enqueued[job]
 
     def _identical(self, digest: str) -> list[OrgJob]:
@@ -91,7 +91,7 @@ class SimulatedOrg:
         return sorted(rows, key=lambda job: (job.submitted_at, job.id))
 
     def alike(self, digest: str, since: Instant, excluded: Sequence[JobId]) -> Alike:
-        """The jobs with a digest, as they are stored; `excluded` neither lead nor wait any more."""
+        """The stored jobs with a digest; `excluded` neither lead nor wait any more."""
         rows = self._identical(digest)
         results = [job for job in rows if has_result(job) and (job.ended_at or 0) > since]
         present = [job for job in rows if job.id not in excluded]
@@ -107,7 +107,7 @@ class SimulatedOrg:
         return Alike(last.id, last.exit_code, used, leader, waiting)
 
     def without_hold(self, digest: str, most: int) -> list[tuple[JobId, Micros]]:
-        """Followers whose holds have come to their limits, and what they have spent."""
+        """The followers whose holds have expired, and what they have spent."""
         holds = [
             (job.id, require(self.books.holds, HoldId(job.id)))
             for job in self._identical(digest)
@@ -116,7 +116,7 @@ class SimulatedOrg:
         return [(job, hold.used) for job, hold in holds if hold.closed_at is not None][:most]
 
     def heir(self, digest: str, now: Instant) -> Heir | None:
-        """The first follower that could run, if no other job leads and none has succeeded."""
+        """The first follower that could run, if no job leads and none has succeeded."""
         rows = self._identical(digest)
         leader = next((job for job in rows if job.leads), None)
         if leader is not None and leader.state.value != "out_of_credits":
@@ -152,7 +152,7 @@ def first_result(rows: Sequence[OrgJob], follower: OrgJob) -> OrgJob | None:
 def ask(
     org: SimulatedOrg, key: str, command: Command, now: Instant, effect: JobEffect | None = None
 ) -> tuple[Outcome, bool]:
-    """Let the ledger decide, once for each key; the outcome, and whether it is a new one."""
+    """Let the ledger decide, once for each key; returns the outcome, and whether it is new."""
     first = replay(key, org.replies.get(key), command)
     if first is not None:
         return (first if isinstance(first, Refusal) else first.outcome), False
@@ -170,7 +170,7 @@ def perform_command(
     jobs: JobTransaction,
     now: Instant,
 ) -> Outcome:
-    """Perform a command, and those that follow from it in the same transaction."""
+    """Perform a command, and those that follow it in the same transaction."""
     now = max(now, org.books.header.now)
     if effect is None:
         performed = Performed(perform(org.books, command, now))
@@ -186,7 +186,7 @@ def perform_command(
 
 
 def commit_jobs(org: SimulatedOrg, jobs: JobTransaction) -> None:
-    """Make all of a transaction true at once."""
+    """Apply all changes of a transaction."""
     org.jobs |= jobs.jobs
     org.arrays |= jobs.arrays
     for sent in jobs.messages:
@@ -213,23 +213,23 @@ def submit(org: SimulatedOrg, key: str, submission: Submission, now: Instant) ->
 
 
 def extend(org: SimulatedOrg, key: str, command: ExtendHold, now: Instant) -> Outcome:
-    """Set more aside for a job, or for longer; its pool gets a message."""
+    """Extend the hold of a job; its pool gets a message."""
     effect = ExtendJob(JobId(command.hold), command.amount, command.expires_at or 0)
     return ask(org, key, command, now, effect)[0]
 
 
 def correct(org: SimulatedOrg, key: str, command: CorrectEnd, now: Instant) -> Outcome:
-    """Correct the cause of an attempt's end; the pool of the finished job gets a message (M3)."""
+    """Correct the end class of an attempt; the pool of the finished job gets a message (M3)."""
     return ask(org, key, command, now, CorrectAttemptEnd(command))[0]
 
 
 def cancel(org: SimulatedOrg, job: JobId, now: Instant) -> Outcome:
-    """Ask a job's pool to stop it; to cancel again changes nothing."""
+    """Cancel a job; cancelling again changes nothing."""
     return ask(org, cancel_key(job), cancel_command(job), now, CancelJob(job))[0]
 
 
 def request_move(org: SimulatedOrg, job: JobId, source: str, target: str, now: Instant) -> bool:
-    """Ask a job's pool to give the job back, for another pool; False if the job cannot move."""
+    """Request a job back from its pool, for another pool; False if it cannot move."""
     jobs = JobTransaction(org)
     is_requested = relocation.request_move(jobs, job, source, target, "it starts sooner", now)
     commit_jobs(org, jobs)
@@ -240,7 +240,7 @@ def request_move(org: SimulatedOrg, job: JobId, source: str, target: str, now: I
 
 
 def acknowledge(org: SimulatedOrg, job: JobId, n: int) -> None:
-    """The pool has handled a message."""
+    """Record that the pool has handled a message."""
     org.outbox.pop((job, n), None)
 
 
@@ -253,8 +253,8 @@ def is_handled(org: SimulatedOrg, pool: str, envelope: JobMessage) -> bool:
 def handle(org: SimulatedOrg, pool: str, envelope: JobMessage, now: Instant) -> Iterator[None]:
     """Handle the next message of a job's pool, one transaction at a time.
 
-    It may be cut short after any of them; when the message comes again, the first commands are
-    answered as before. A message that has overtaken another, or was handled before, is ignored.
+    The process may die after any of them; when the message is delivered again, the first commands
+    get the same answers. A message that arrives early, or was handled before, is ignored.
     """
     job = org.jobs[envelope.job]
     if pool != job.pool or envelope.n != job.received + 1:

@@ -1,4 +1,4 @@
-"""How bad a run is: everything that is drawn once, from the seed."""
+"""The properties of a run that are drawn once from its seed."""
 
 from dataclasses import dataclass
 from random import Random
@@ -11,7 +11,7 @@ START: Final[Instant] = 1_767_225_600 * SECOND  # when every world begins
 
 @dataclass(frozen=True, slots=True)
 class FaultProfile:
-    """The size of a world, and how often what fails in it."""
+    """The size of a world, and the rates of its faults."""
 
     orgs: int = 2
     pools: int = 1
@@ -34,7 +34,7 @@ class FaultProfile:
 
 
 def draw_profile(seed: int, *, mixed: bool = False, pools: int = 1) -> FaultProfile:
-    """The profile of a seed: some are calm, some are bad, most fail in a few ways only."""
+    """The profile of a seed: some are calm, some are bad, most have a few kinds of faults."""
     random = Random(f"profile/{seed}")
     calm = random.random() < 0.1
 

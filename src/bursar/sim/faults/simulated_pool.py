@@ -32,7 +32,7 @@ class PoolProcess:
 
 
 class SimulatedPool:
-    """A pool: the rows that its database has, and what runs for it."""
+    """A pool: the rows of its database, and what runs for it."""
 
     def __init__(self, name: str, processes: Iterable[str], clock: SimulatedClock) -> None:
         self.name = name

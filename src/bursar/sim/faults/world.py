@@ -405,7 +405,7 @@ class FaultWorld:
         self.post_to_pools(org)
 
     def _request_moves(self, org: SimulatedOrg, now: Instant) -> None:
-        """Ask the pools of some waiting jobs to give them back, for the other pool."""
+        """Request some waiting jobs back from their pools, for the other pool."""
         self.checker.note_org(org)
         for job in org.routed:
             if not org.jobs[job].is_finished and self.random.random() < MOVE_PART:
@@ -422,7 +422,7 @@ class FaultWorld:
         self.clients.send_call(call)
 
     def clients_give_up(self) -> None:
-        """Clients cancel jobs that lack credits; operators correct the ends of some attempts."""
+        """Clients cancel jobs without credits; operators correct the ends of some attempts."""
         self.clients.give_up()
         self.clients.correct_ends()
 
