@@ -36,6 +36,7 @@ from bursar.api.server import open_service
 from bursar.core.alerts import ALERT
 from bursar.service.database import Database
 from bursar.service.keys import DEPLOYMENT, format_key, parse_key
+from bursar.service.ledger.clock import wall_time
 from bursar.service.queries.read_pool import ReadPool
 from bursar.service.rate_limits import AllowedRate
 from bursar.service.secrets import FILE, VARIABLE, secret_of
@@ -157,7 +158,7 @@ def test_guessed_keys_use_up_only_the_rate_of_their_address(door: Door) -> None:
 def tired(door: Door, monkeypatch: pytest.MonkeyPatch) -> Door:
     """Such a service, at which no address has a guess left."""
     monkeypatch.setattr(rate_limits, "GUESS_RATE", AllowedRate(per_s=1, burst=0))
-    door.service.limits = RateLimits(door.counted)
+    door.service.limits = RateLimits(door.counted, wall_time)
     return door
 
 
@@ -279,7 +280,7 @@ def test_rate_of_an_org_does_not_grow_with_its_keys(
     """More keys do not give more calls (K16)."""
     monkeypatch.setattr(rate_limits, "ORG_RATE_PER_S", 5)
     readers = ReadPool(lambda: connected(deployment.first.database_url), threads=1)
-    limits = RateLimits(readers)
+    limits = RateLimits(readers, wall_time)
     org = new_id()
 
     async def story() -> int:

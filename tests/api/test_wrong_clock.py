@@ -11,8 +11,8 @@ import pytest
 
 from bursar.store.database import URL_VARIABLE
 from tests.support.api_service import Caller, Process, Tenant, new_tenant, refused
-from tests.support.databases import connected
-from tests.support.faked_clock import FakedServer, faked_server
+from tests.support.databases import connected, new_state
+from tests.support.faked_clock import FakedServer, faked_environment, faked_server
 from tests.support.patience import eventually
 
 EVENTS = "select count(*) from events where org_id = %s"
@@ -43,12 +43,10 @@ class Site:
     @contextmanager
     def tenant(self) -> Iterator[Tenant]:
         """An org with a grant of 100 that expires in an hour, and a hold of 30 on it."""
-        operator = Caller(self.process.url, self.process.admin_key)
-        with new_tenant(operator) as tenant:
+        with tenant_of(self.process) as tenant:
             tenant.grant(100, expires_at=in_minutes(60))
             tenant.hold(30, ttl_seconds=1_800)
             yield tenant
-        operator.close()
 
     def readiness(self) -> httpx2.Response:
         """Whether the process says that it is ready."""
@@ -75,6 +73,63 @@ def owned(caller: Caller, account: str) -> tuple[int, int, int]:
     """What an account has available, held and lapsed."""
     figures = caller.get(f"/accounts/{account}/balance").json()["owned"]
     return tuple(figures[f"{part}_micros"] for part in ("available", "held", "lapsed"))
+
+
+@contextmanager
+def two_processes(room: Path, offset: str) -> Iterator[tuple[Process, Process]]:
+    """A sound process and one whose machine's time of day is off, on one database."""
+    faked = faked_environment(offset)
+    with new_state() as state:
+        sound = Process("up", state, room)
+        try:
+            wrong = Process("api", state, room, environment=faked)
+            try:
+                yield sound, wrong
+            finally:
+                wrong.stop()
+        finally:
+            sound.stop()
+
+
+@contextmanager
+def tenant_of(process: Process) -> Iterator[Tenant]:
+    """An org, at a process."""
+    operator = Caller(process.url, process.admin_key)
+    with new_tenant(operator) as tenant:
+        yield tenant
+    operator.close()
+
+
+@pytest.mark.slow
+def test_a_process_that_is_ahead_does_not_use_up_the_rate_at_others(tmp_path: Path) -> None:
+    """Four seconds are tolerated; the rate refills by the database's time everywhere (N1)."""
+    with two_processes(tmp_path, "+4") as (sound, ahead), tenant_of(sound) as tenant:
+        caller = tenant.with_key(["read"], rate_per_second=5)
+        there = caller.at(ahead)
+        while there.get("/holds").status_code != 429:
+            pass
+
+        eventually(lambda: caller.get("/holds").status_code == 429, "it is the same rate")
+        assert 1 == int(caller.get("/holds").headers["retry-after"])
+        there.close()
+
+
+@pytest.mark.slow
+def test_a_process_a_day_behind_rejects_expired_keys(tmp_path: Path) -> None:
+    """It takes no writes, and its reads go by what its machine has recorded."""
+    with two_processes(tmp_path, "-1d") as (sound, behind), tenant_of(sound) as tenant:
+        lasting = tenant.caller.at(behind)
+        soon = (datetime.now(UTC) + timedelta(seconds=3)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        caller = tenant.with_key(["read"], expires_at=soon)
+        there = caller.at(behind)
+        assert 200 == there.get("/holds").status_code
+        eventually(lambda: caller.get("/holds").status_code == 401, "the key has expired")
+
+        assert 401 == there.get("/holds").status_code
+        assert 200 == lasting.get("/holds").status_code
+        refused(lasting.post("/users", {}), 503, "clock_refused")
+        there.close()
+        lasting.close()
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from bursar.service.cache import Directory
 from bursar.service.jobs import admission, routing
 from bursar.service.jobs.admission import AdmissionRequest, AdmissionResult, JobAdmission
 from bursar.service.jobs.routing import Router
+from bursar.service.ledger.clock import wall_time
 from bursar.service.queries.read_pool import ReadPool
 from tests.service.test_routing import Pools, Scheduler, Ticks
 from tests.support.databases import connected, migrated
@@ -40,7 +41,7 @@ class Stage:
         pools = Pools({"a": self.scheduler})
         router = Router(pools, self.clock)
         parts = readers, Directory(), pools, router
-        self._admission = JobAdmission(NoRate(), *parts)  # type: ignore[arg-type]
+        self._admission = JobAdmission(NoRate(), *parts, wall_time)  # type: ignore[arg-type]
 
     def has(self, nodes: str) -> None:
         """Give the pool other nodes."""

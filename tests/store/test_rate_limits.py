@@ -39,3 +39,21 @@ def test_each_caller_has_its_own_allowance(connection: Connection) -> None:
     assert take(connection, org, "another", T0, MOST, MOST)[0]
     assert take(connection, other, "key", T0, MOST, MOST)[0]
     assert not take(connection, org, "key", T0, COST, MOST)[0]
+
+
+def test_a_row_that_was_written_by_a_clock_far_ahead_is_replaced(connection: Connection) -> None:
+    """The caller gets one call, and from then on its rate."""
+    org = new_org(connection)
+    take(connection, org, "key", T0 + DAY, COST, MOST)
+
+    assert (True, T0 + MOST) == take(connection, org, "key", T0, COST, MOST)
+    assert not take(connection, org, "key", T0, COST, MOST)[0]
+    assert take(connection, org, "key", T0 + COST, COST, MOST)[0]
+
+
+def test_clocks_that_differ_a_little_give_no_more_calls(connection: Connection) -> None:
+    """A process a second behind takes the allowance to be as empty as it is."""
+    org = new_org(connection)
+    assert take(connection, org, "key", T0 + SECOND, MOST, MOST)[0]
+
+    assert (False, T0 + SECOND + MOST) == take(connection, org, "key", T0, COST, MOST)

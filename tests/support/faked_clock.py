@@ -10,6 +10,19 @@ import pytest
 from tests.support.postgres import Cluster, migrated_cluster
 
 
+def faked_environment(offset: str) -> dict[str, str]:
+    """What gives a process a time of day that is off by so much: "-1d". Its running time is not."""
+    libraries = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+    if not libraries:
+        pytest.skip("libfaketime is not installed")
+    return {
+        "LD_PRELOAD": str(libraries[0]),
+        "FAKETIME": offset,
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+
+
 @dataclass
 class FakedServer:
     """A server under libfaketime, and a database on it that has our schema."""
@@ -26,14 +39,8 @@ class FakedServer:
 @contextmanager
 def faked_server() -> Iterator[FakedServer]:
     """Such a server; libfaketime reads its offset from a file at every call."""
-    libraries = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
-    if not libraries:
-        pytest.skip("libfaketime is not installed")
-    environment = {
-        "LD_PRELOAD": str(libraries[0]),
-        "FAKETIME_NO_CACHE": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-    }
+    environment = faked_environment("+0")
+    del environment["FAKETIME"]  # it would count more than the file
     with migrated_cluster() as (server, url):
         offset = server.room / "offset"
         offset.write_text("+0")

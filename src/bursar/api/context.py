@@ -1,7 +1,6 @@
 """Service: what every call works with. Caller: the key that a call was made with."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
@@ -12,7 +11,7 @@ from bursar.api.keyring import Keyring, StoredKey
 from bursar.api.loop_bridge import LoopBridge
 from bursar.api.rate_limits import RateLimits
 from bursar.core.budgets.tiers import TIERS
-from bursar.core.instant import SECOND, Instant
+from bursar.core.instant import Instant
 from bursar.core.refusal import Code, Refusal
 from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.service.cache import Directory
@@ -101,7 +100,7 @@ class Service:
     streams: Streams = field(default_factory=Streams)
 
     def __post_init__(self) -> None:
-        self.limits = RateLimits(self.key_readers)
+        self.limits = RateLimits(self.key_readers, self.clock.estimate)
         self.keys = Keyring(self.key_readers)
 
     def deliver_messages(self, org: str) -> None:
@@ -129,16 +128,17 @@ class Service:
         if presented is None:
             self.limits.count_guess(call.address)
             raise _unauthenticated()
-        key = check_secret(presented, self.keys.cached(presented)) or await self._look_up(
-            call, presented
+        now = self.clock.estimate()  # keys expire; before any look-up, so that all fail alike
+        key = check_secret(presented, self.keys.cached(presented), now) or await self._look_up(
+            call, presented, now
         )
         return Caller(presented.id, presented.org, key)
 
-    async def _look_up(self, call: "Call", presented: PresentedKey) -> Key:
+    async def _look_up(self, call: "Call", presented: PresentedKey, now: Instant) -> Key:
         """Look a key up in the database: its secret may be newer than the cached one."""
 
         async def look() -> Key | None:
-            return check_secret(presented, await self.keys.look_up(presented))
+            return check_secret(presented, await self.keys.look_up(presented), now)
 
         if self.keys.is_expected(presented):
             key = await look()
@@ -262,12 +262,8 @@ def _unauthenticated() -> CallFailed:
     return CallFailed("unauthenticated", headers={"WWW-Authenticate": "Bearer"})
 
 
-def check_secret(presented: PresentedKey, stored: StoredKey | None) -> Key | None:
+def check_secret(presented: PresentedKey, stored: StoredKey | None, now: Instant) -> Key | None:
     """The stored key, if the presented secret opens it."""
-    if stored is None or not stored[0].opens_with(presented.hash, _now(), stored[1]):
+    if stored is None or not stored[0].opens_with(presented.hash, now, stored[1]):
         return None
     return stored[0]
-
-
-def _now() -> Instant:
-    return int(time.time() * SECOND)

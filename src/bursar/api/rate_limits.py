@@ -32,9 +32,10 @@ T = TypeVar("T")
 class RateLimits:
     """The rate limits of this process; limits of keys and orgs are shared by all processes."""
 
-    def __init__(self, readers: ReadPool) -> None:
+    def __init__(self, readers: ReadPool, now: Callable[[], Instant]) -> None:
+        """`now` is the database's time, as this process estimates it."""
         self._readers = readers
-        self._rates = Rates(self._take)
+        self._rates = Rates(self._take, now)
         self._addresses = LocalRate(GUESS_RATE)
         self._guess_slots = asyncio.Semaphore(GUESS_LOOKUPS_MAX)
 

@@ -99,7 +99,12 @@ def open_service(
                     router = Router(pools)
                     service.pools = pools
                     service.admission = JobAdmission(
-                        service.limits, readers, service.directory, pools, router
+                        service.limits,
+                        readers,
+                        service.directory,
+                        pools,
+                        router,
+                        clock.estimate,
                     )
                     service.has_provisioner = provisioner is not None
                     with (

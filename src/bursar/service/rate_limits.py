@@ -94,8 +94,10 @@ class LocalRate:
 class Rates:
     """Rate limits shared by all processes; this process uses slices of them."""
 
-    def __init__(self, taking: Taking) -> None:
+    def __init__(self, taking: Taking, now: Callable[[], Instant]) -> None:
+        """`now` is the database's time: the machines of two processes may differ."""
         self._taking = taking
+        self._now = now
         self._slices: LruCache[tuple[str, str], _Slice] = LruCache(10_000)
         self._free: LruCache[tuple[str, str], float] = LruCache(50_000)
 
@@ -106,7 +108,7 @@ class Rates:
         if self._is_slow((org, subject), rate, calls):
             return RateDecision(True, rate.burst, 0)
         own = self._slices.get((org, subject))
-        now = int(time.time() * SECOND)
+        now = self._now()
         if own is None or own.left < calls or own.until < time.monotonic():
             wanted = max(calls, min(int(rate.per_s * SLICE_S), rate.burst // 2))
             yes, full_at = await self._taking(org, subject, now, wanted * rate.cost, rate.most)

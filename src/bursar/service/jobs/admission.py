@@ -9,12 +9,12 @@ answer in time, the client is asked to retry.
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from bursar.core.ids import JobId
-from bursar.core.instant import MILLISECOND, MINUTE, SECOND
+from bursar.core.instant import MILLISECOND, MINUTE, SECOND, Instant
 from bursar.core.messages import JobSpec
 from bursar.core.refusal import Fault
 from bursar.core.scheduling.advice.admission import Bucket, Rejected, RejectionCode, full_bucket
@@ -114,7 +114,10 @@ class JobAdmission:
         directory: Directory,
         pools: Pools,
         router: Router,
+        now: Callable[[], Instant],
     ) -> None:
+        """`now` is the database's time, as this process estimates it."""
+        self._now = now
         self._rate = rate
         self._readers = readers
         self._directory = directory
@@ -157,7 +160,7 @@ class JobAdmission:
             path=(tier, request.org, *reversed(accounts), f"user {request.user}"),
             prices=(),
             run_max=max(request.run_ms, 1) * MILLISECOND,
-            queued_at=_now(),
+            queued_at=self._now(),
             estimate=None if estimate_ms is None else estimate_ms * MILLISECOND,
             priority_class=request.spec.priority_class,
         )
@@ -261,11 +264,11 @@ class JobAdmission:
         """Refuse jobs if their org is too fast, a queue is full, or they would start too late."""
         if not self._router.knows(bid.pool):
             return
-        tier, now = self._router.tier(bid.pool, job.path[0]), _now()
+        tier, now = self._router.tier(bid.pool, job.path[0]), self._now()
         short = 0
         if not request.dry:
             short = await self._rate.submit(request.org, tier.rate_per_minute, request.jobs)
-        case = bid.pool, job, _bucket(tier, request.jobs, short), now, request.jobs
+        case = bid.pool, job, _bucket(tier, request.jobs, short, now), now, request.jobs
         answer = self._router.admit(*case)
         if isinstance(answer, Rejected) and answer.retry_after is None:
             await self._refresh(bid.pool, anew=True)
@@ -276,9 +279,9 @@ class JobAdmission:
             raise _away(answer, bid.pool)
 
 
-def _bucket(tier: Tier, count: int, short: int) -> Bucket:
+def _bucket(tier: Tier, count: int, short: int, now: Instant) -> Bucket:
     """The org's rate bucket, derived from how long it must wait; all processes share it."""
-    full = full_bucket(tier, _now())
+    full = full_bucket(tier, now)
     if not short:
         return full
     cost = min(count * MINUTE, full.level)
@@ -339,7 +342,3 @@ def _away(answer: Rejected, pool: str) -> AdmissionRefused:
 
 def _seconds(span: int) -> int:
     return -(-span // SECOND)
-
-
-def _now() -> int:
-    return int(time.time() * SECOND)
