@@ -200,7 +200,7 @@ def test_svg_chart_is_written(tmp_path: Path, world: Path) -> None:
     [
         (["--policy", "magic"], "no such policy: magic"),
         (["--add", "H100"], "NAME=NUMBER"),
-        (["--add", "H100=12"], "no whole ones"),
+        (["--add", "H100=12"], "not a number of whole nodes"),
         (["--weight", "gold=2"], "no tier gold"),
         (["--trace", "nowhere.csv"], "nowhere.csv: No such file"),
         (["--policy", ","], "no policy given; available: bursar"),

@@ -412,7 +412,7 @@ def test_an_existing_org_is_not_created_again(connection: Connection) -> None:
 
     with pytest.raises(OrgExists, match=org):
         create_org(connection, org)
-    with pytest.raises(ValueError, match="cannot be kept"):
+    with pytest.raises(ValueError, match="cannot be stored"):
         create_org(connection, "a\0b")
 
 

@@ -276,9 +276,9 @@ def test_what_a_provider_cannot_do_is_told_and_asked_again(world: World) -> None
         process.queue("job")
         with world.doing("fail"):
             eventually(lambda: process.look()[0].last_error != "", "somebody is told")
-            assert "it ended with 1: there is no cloud today" == process.orders()[0].last_error
+            assert "it exited with 1: there is no cloud today" == process.orders()[0].last_error
         with world.doing("babble"):
-            eventually(lambda: "no JSON" in process.look()[0].last_error, "it is told anew")
+            eventually(lambda: "not JSON" in process.look()[0].last_error, "it is told anew")
         [order] = process.comes_to(OrderState.CONFIRMED)
 
     assert ("", {order.id}) == (order.last_error, {one["order"] for one in world.asked("order")})
@@ -484,10 +484,10 @@ def test_what_a_provider_leaves_behind_is_not_waited_for(tmp_path: Path, how: st
 
 def test_who_says_too_much_is_heard_up_to_a_point() -> None:
     """What does not fit is no answer; of what went wrong the last words are told."""
-    with pytest.raises(NotDone, match="no JSON"):
+    with pytest.raises(NotDone, match="not JSON"):
         CommandHook(("head", "-c", str(2 * ANSWER_MAX), "/dev/zero")).listed("main")
     talks = "import sys; sys.exit('x' * 100_000 + ' it was the cloud')"
-    with pytest.raises(NotDone, match=r"ended with 1: .*x it was the cloud$"):
+    with pytest.raises(NotDone, match=r"exited with 1: .*x it was the cloud$"):
         CommandHook((sys.executable, "-ISc", talks)).listed("main")
 
 
@@ -496,8 +496,8 @@ def test_who_says_too_much_is_heard_up_to_a_point() -> None:
     [
         ('{"orders": [1]}', 'no list of texts named "orders"'),
         ("{}", 'no list of texts named "orders"'),
-        ("[]", "no object"),
-        ("", "no JSON"),
+        ("[]", "not a JSON object"),
+        ("", "not JSON"),
     ],
 )
 def test_what_is_no_answer_is_none(said: str, why: str) -> None:

@@ -269,7 +269,7 @@ def test_invalid_lists_are_refused(connection: Connection) -> None:
     desk, top = Desk(connection), TopLists(connection)
     desk.opens()
 
-    with pytest.raises(ValueError, match="own nothing"):
+    with pytest.raises(ValueError, match="no balance of their own"):
         top.within(desk.org, Subject.USER, Measure.AVAILABLE, 5)
     for most in (0, 1_001):
         with pytest.raises(ValueError, match="1 to 1000 places"):

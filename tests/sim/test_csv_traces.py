@@ -65,8 +65,8 @@ def test_seconds_limits_estimates_and_tiers_are_read() -> None:
     [
         (TABLE, "runs=seconds,gpus=n", "row 1: there is no column .arrives."),
         (TABLE, "arrives=vc,runs=seconds,gpus=n", "row 1: "),
-        (TABLE, "arrives=submitted,colour=vc", "no such part: colour"),
-        (TABLE, "arrives", "not what=column"),
+        (TABLE, "arrives=submitted,colour=vc", "unknown field: colour"),
+        (TABLE, "arrives", "not FIELD=COLUMN"),
         ("arrives,runs,gpus\n", "", "no job"),
         ("", "", "no job"),
         ("arrives,runs,gpus\n0,60\n", "", "row 1: it ends before 'gpus'"),

@@ -90,7 +90,7 @@ def test_more_gpus_change_the_fleet_and_none_of_the_jobs() -> None:
     assert spec.world(Chance(4)).works == more.world(Chance(4)).works
     assert 12 == spec.with_gpus("H100", -8).fleet.gpus
     assert 28 == spec.with_gpus("B200", 8).fleet.gpus
-    with pytest.raises(ValueError, match="no whole ones"):
+    with pytest.raises(ValueError, match="not a number of whole nodes"):
         spec.with_gpus("H100", 12)
 
 
@@ -133,7 +133,7 @@ def changed(**words: Any) -> dict[str, Any]:
         (changed(flet=1), "unknown key: flet"),
         (changed(fleet=[{"gpu_type": "H100", "nodes": 0}]), "at least one node"),
         (changed(fleet=[{"gpu_type": "H100", "nodes": "many"}]), r"fleet\[0\]"),
-        (changed(fleet=[{"nodes": 1}]), r"fleet\[0\]: gpu_type must be named"),
+        (changed(fleet=[{"nodes": 1}]), r"fleet\[0\]: gpu_type is required"),
         (changed(tenants=[{"org": "a", "run_median": "soon"}]), r"tenants\[0\].run_median.*soon"),
         (changed(tenants=[{"org": "a", "arrivals": {"kind": "x"}}]), r"tenants\[0\].arrivals"),
         (changed(tenants=[{"org": "a", "gpus": "two"}]), r"tenants\[0\].gpus"),
@@ -153,7 +153,7 @@ def changed(**words: Any) -> dict[str, Any]:
             changed(tenants=[{"org": "a", "arrivals": {"per_hour": "many"}}]),
             r"tenants\[0\].arrivals: per_hour is a number, not 'many'",
         ),
-        (changed(tenants=[{"org": "a"}, {"org": "a"}]), "a is there more than once"),
+        (changed(tenants=[{"org": "a"}, {"org": "a"}]), "a occurs more than once"),
         (changed(fleet=[{"gpu_type": "H100", "nodes": 1, "slots": 0}]), r"fleet\[0\].*slots"),
         (changed(shares={1: {}}), "tier/org"),
         (changed(shares={"acme": {}}), "tier/org"),

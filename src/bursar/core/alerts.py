@@ -55,13 +55,15 @@ class AlertRule:
 
     def __post_init__(self) -> None:
         if self.kind not in (*BY_AMOUNT, *BY_DAYS):
-            raise ValueError(f"there are no rules for {self.kind}: it is always told")
+            raise ValueError(f"{self.kind} has no rules: it is always raised")
         if (self.below is not None) != (self.kind in BY_AMOUNT):
-            raise ValueError("below_micros belongs to low_balance, and to nothing else")
+            raise ValueError("below_micros is required for low_balance, and allowed only there")
         if (self.days is not None) != (self.kind in BY_DAYS):
-            raise ValueError("days belongs to runway_short and credits_expiring alone")
+            raise ValueError(
+                "days is required for runway_short and credits_expiring, and allowed only there"
+            )
         if self.account is None and self.kind in STANDING:
-            raise ValueError("a balance is an account's: which one?")
+            raise ValueError("account_id is required for rules about balances")
         if self.below is not None:
             check_int("below", self.below, 1, AMOUNT_MAX)
         if self.days is not None:

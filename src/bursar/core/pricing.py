@@ -95,7 +95,7 @@ class PriceVersion(_Indexed):
         by_key: dict[_Key, Micros] = {}
         for rate in self.rates:
             if rate.key in by_key:
-                raise ValueError(f"two rates are for the same: {rate.named}")
+                raise ValueError(f"two rates have the same fields: {rate.named}")
             by_key[rate.key] = rate.micros_per_gpu_hour
         object.__setattr__(self, "_by_key", by_key)
 

@@ -100,7 +100,7 @@ class SortedSet(Generic[K]):
     def pop_first(self) -> K:
         """Remove and return the smallest key; IndexError if the set is empty."""
         if not self._chunks:
-            raise IndexError("pop from an empty Ordered")
+            raise IndexError("pop from an empty SortedSet")
         chunk = self._chunks[0]
         key = chunk.pop(0)
         self._len -= 1

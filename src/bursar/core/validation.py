@@ -24,7 +24,7 @@ def check_text(name: str, value: object, least: int = 1) -> None:
         raise TypeError(f"{name} is text, not {value!r}")
     size = len(value) if value.isascii() else _size(value)
     if size is None or "\0" in value:
-        raise ValueError(f"{name} has a character that cannot be kept: {value!r}")
+        raise ValueError(f"{name} contains a character that cannot be stored: {value!r}")
     if not least <= size <= TEXT_MAX:
         raise ValueError(f"{name} is {least} to {TEXT_MAX} bytes long, not {size}")
 
@@ -41,7 +41,7 @@ def check_long_text(name: str, value: object, most: int) -> None:
         raise TypeError(f"{name} is text, not {type(value).__name__}")
     size = _size(value)
     if size is None or "\0" in value:
-        raise ValueError(f"{name} has a character that cannot be kept")
+        raise ValueError(f"{name} contains a character that cannot be stored")
     if size > most:
         raise ValueError(f"{name} is at most {most} bytes long, not {size}")
 

@@ -89,13 +89,17 @@ def check_node_key(
     `is_for_node_only`: the request names neither an account, nor a user, nor a spend cap.
     """
     if (Scope.WORK in scopes) != (node is not None):
-        raise KeyInvalid("node", "a key that may work, and no other, names its node")
+        raise KeyInvalid(
+            "node", "a key with the scope work must name its node, and no other key may"
+        )
     if node is None:
         return
     if not creator.allows(Scope.OPERATOR):
         raise ScopeExceeded(Scope.OPERATOR)
     if [*scopes] != [Scope.WORK] or not is_for_node_only:
-        raise KeyInvalid("scopes", "a node's key is for its node alone")
+        raise KeyInvalid(
+            "scopes", "a node's key can have only the scope work, and no account, user or spend cap"
+        )
 
 
 class Rotation(NamedTuple):

@@ -26,7 +26,9 @@ class Secret:
 
     def __init__(self, text: str) -> None:
         if len(text) < LEAST:
-            raise SecretUnusable(f"{VARIABLE} has at least {LEAST} characters, not {len(text)}")
+            raise SecretUnusable(
+                f"{VARIABLE} must have at least {LEAST} characters, not {len(text)}"
+            )
         self._key = text.encode()
 
     def derived(self, *purpose: str) -> bytes:

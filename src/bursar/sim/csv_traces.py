@@ -69,9 +69,9 @@ class TraceReader:
         names = [column.what for column in self.columns]
         unknown = sorted(set(names) - set(COLUMNS))
         if unknown:
-            raise TraceError(f"no such part: {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
+            raise TraceError(f"unknown field: {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
         if missing := [what for what in NEEDED if what not in names]:
-            raise TraceError(f"the map names no column for {', '.join(missing)}")
+            raise TraceError(f"the map has no column for {', '.join(missing)}")
 
 
 @value
@@ -106,7 +106,7 @@ def columns_of(text: str) -> tuple[TraceColumn, ...]:
     for part in filter(None, text.split(",")):
         what, sign, column = (word.strip() for word in part.partition("="))
         if not sign or not column:
-            raise TraceError(f"{part!r} is not what=column")
+            raise TraceError(f"{part!r} is not FIELD=COLUMN")
         name, _, unit = column.rpartition(":")
         if name and what in TIMES and unit in UNITS:
             columns[what] = TraceColumn(what=what, name=name, unit=unit)
@@ -135,7 +135,7 @@ def load_from(rows: Iterable[Mapping[str, str]], reading: TraceReader) -> Record
         except (TypeError, ValueError, OverflowError) as error:
             raise TraceError(f"row {number}: {error}") from error
     if not works:
-        raise TraceError("there is no job in it")
+        raise TraceError("it contains no jobs")
     first, last = min(at for at, _ in works), max(at for at, _ in works)
     _check_span(last - first, reading)
     moved = (replace(work, arrives_at=T0 + at - first) for at, work in works)

@@ -86,13 +86,11 @@ class Fleet:
             if group.gpu_type == gpu_type:
                 nodes, rest = divmod(gpus, group.gpus)
                 if rest:
-                    message = (
-                        f"nodes of {gpu_type} have {group.gpus} GPUs: {gpus:+} are no whole ones"
-                    )
-                    raise ValueError(message)
+                    text = f"{gpus:+} GPUs is not a number of whole nodes, which have {group.gpus}"
+                    raise ValueError(text)
                 more = replace(group, nodes=group.nodes + nodes)
                 return Fleet(groups=(*self.groups[:place], more, *self.groups[place + 1 :]))
         node = min(self.node_gpus, abs(gpus))
         if gpus <= 0 or gpus % node:
-            raise ValueError(f"there are no nodes of {gpu_type} that could be {gpus:+} GPUs")
+            raise ValueError(f"no node has {gpu_type}: their number cannot change by {gpus:+}")
         return Fleet(groups=(*self.groups, Group(gpu_type=gpu_type, nodes=gpus // node, gpus=node)))

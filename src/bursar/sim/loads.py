@@ -109,7 +109,7 @@ def works(
     """
     expected = sum(tenant.arrivals.per_hour for tenant in tenants) * span / HOUR
     if expected > JOBS_MAX:
-        raise ValueError(f"that would be some {expected:,.0f} jobs; {JOBS_MAX:,} are the most")
+        raise ValueError(f"about {expected:,.0f} jobs are too many; the maximum is {JOBS_MAX:,}")
     jobs = [
         work
         for tenant in tenants

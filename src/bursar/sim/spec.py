@@ -135,7 +135,7 @@ def spec_of(document: object) -> SimulationSpec:
         _mapping(fields, f"tenants[{place}]").get("org") for place, fields in enumerate(tenants)
     ]
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        raise SpecWrong(f"tenants: {twice[0]} is there more than once")
+        raise SpecWrong(f"tenants: {twice[0]} occurs more than once")
     credits = _mapping(words.get("credits", {}), "credits")
     outages = _list(words.get("outages", []), "outages")
     return _checked(

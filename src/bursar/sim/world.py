@@ -74,7 +74,7 @@ class SimulatedWorld:
         tiers = {tier.name for tier in self.policy.tiers}
         unknown = sorted({work.tier for work in self.works} - tiers)
         if self.admission is not None and unknown:
-            raise ValueError(f"no tier {', '.join(unknown)}, and who is let in goes by tier")
+            raise ValueError(f"there is no tier {', '.join(unknown)}, which admission needs")
 
     @property
     def ends_at(self) -> Instant:

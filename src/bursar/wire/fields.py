@@ -33,7 +33,7 @@ SomeMicros = Annotated[int, Field(ge=1, le=AMOUNT_MAX, description="micro-credit
 def _check_text(text: str) -> str:
     """Check that a database can store the text; JSON Schema cannot express all of it."""
     if "\0" in text:
-        raise ValueError("it has a character that cannot be kept")
+        raise ValueError("it contains a character that cannot be stored")
     if len(text.encode()) > TEXT_MAX:
         raise ValueError(f"it is longer than {TEXT_MAX} bytes")
     return text

@@ -20,7 +20,7 @@ def parse_json(body: bytes) -> Any:
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise Malformed(f"the body is not UTF-8: byte {error.start} fits nowhere") from None
+        raise Malformed(f"the body is not UTF-8: invalid byte at position {error.start}") from None
     try:
         document = _DECODER.decode(text)
     except RecursionError:
@@ -37,7 +37,7 @@ def _check_surrogates(document: Any) -> None:
     try:
         json.dumps(document, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise Malformed("the body has half a character in it: a surrogate stands alone") from None
+        raise Malformed("the body contains an unpaired surrogate") from None
 
 
 def _check_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -45,22 +45,22 @@ def _check_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) < len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise Malformed(f"{twice[:NAME_MOST]!r} is given twice")
+        raise Malformed(f"{twice[:NAME_MOST]!r} occurs twice")
     return members
 
 
 def _parse_int(digits: str) -> int:
     if len(digits) > DIGITS_MAX:
-        raise Malformed(f"a number has {len(digits)} digits; none that is meant has more than 16")
+        raise Malformed(f"a number has {len(digits)} digits; the maximum is 16")
     return int(digits)
 
 
 def _no_float(digits: str) -> NoReturn:
-    raise Malformed(f"numbers are whole, {digits[:DIGITS_MAX]} is not")
+    raise Malformed(f"numbers must be whole: {digits[:DIGITS_MAX]}")
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise Malformed(f"{name} is not a number of JSON")
+    raise Malformed(f"{name} is not valid JSON")
 
 
 _DECODER: Final = json.JSONDecoder(

@@ -25,7 +25,7 @@ def instant_text(at: Instant) -> str | None:
 def instant_of(text: str) -> Instant:
     """Parse an instant; `ValueError` if the text is invalid or before 1970."""
     if not isinstance(text, str) or not _RFC_3339.fullmatch(text):
-        raise ValueError("a time is written as in 2026-11-15T09:30:00Z, with its offset")
+        raise ValueError("expected a time with an offset, such as 2026-11-15T09:30:00Z")
     try:
         at = (datetime.fromisoformat(text.upper()) - _EPOCH) // _MICROSECOND
     except (ValueError, OverflowError) as error:

@@ -109,15 +109,15 @@ def test_spans_are_formatted_as_they_are_parsed(span: int, text: str) -> None:
         ({"policy": {"preemptions_max": "3"}}, "preemptions_max is a whole number"),
         ({"policy": {"ahead": True}}, "policy.ahead: True is no span"),
         ({"tiers": 3}, "tiers is a mapping"),
-        ({"tiers": [{}]}, r"tiers\[0\]: name must be named"),
+        ({"tiers": [{}]}, r"tiers\[0\]: name is required"),
         ({"tiers": [{"name": ""}]}, r"tiers\[0\]: tier is 1 to"),
         ({"tiers": [{"name": "a", "size": 1}]}, r"tiers\[0\]: unknown key: size"),
         ({"tiers": {"paid": {"name": "b"}}}, "tiers.paid: unknown key: name"),
         ({"tiers": {"paid": {"preempts": 3}}}, "tiers.paid.preempts is a list"),
-        ({"tiers": []}, "tiers: there is one at least"),
-        ({"tiers": [{"name": "a"}, {"name": "a"}]}, "tiers: a is there more than once"),
+        ({"tiers": []}, "tiers: at least one is required"),
+        ({"tiers": [{"name": "a"}, {"name": "a"}]}, "tiers: a occurs more than once"),
         ({"shares": {"paid/": {}}}, "tier/org"),
-        ({"shares": {"paid/a": {}, "paid/ a": {}}}, "shares: paid/a is there more than once"),
+        ({"shares": {"paid/a": {}, "paid/ a": {}}}, "shares: paid/a occurs more than once"),
         ({"shares": {"paid/a": {"jobs_max": True}}}, "jobs_max is a whole number"),
     ],
 )
@@ -133,7 +133,7 @@ def test_a_ceiling_of_jobs_may_be_left_out_by_name() -> None:
 
 
 def test_required_fields_must_be_set() -> None:
-    with pytest.raises(PolicyFileError, match="here: name must be named"):
+    with pytest.raises(PolicyFileError, match="here: name is required"):
         build(Tier, {"weight": 1}, "here", {})
 
 

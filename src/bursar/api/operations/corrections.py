@@ -61,7 +61,7 @@ async def _check_finished(service: Service, org: str, id: str, attempt: int) -> 
         raise unknown("jobs", id)
     if job.ended_at is None:
         raise CallFailed(
-            "job_not_finished", "the ends of its attempts can be corrected once it is over"
+            "job_not_finished", "an attempt can be corrected after its job has finished"
         )
     if attempt > job.attempt:
         figures = {"hold": id, "attempt": attempt, "attempts": job.attempt}

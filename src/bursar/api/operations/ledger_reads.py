@@ -494,7 +494,9 @@ async def list_top(
     of = Subject.ACCOUNT if subject == "accounts" else Subject.USER
     measure = Measure(by)
     if of is Subject.USER and measure is Measure.AVAILABLE:
-        raise CallFailed("invalid_request", "by: users own nothing; ask for used, day or week")
+        raise CallFailed(
+            "invalid_request", "by: users have no balance of their own; use used, day or week"
+        )
     if caller.is_operator and org_id is None:
         places, at = await service.read(
             lambda reader: TopLists(reader).over_all(of, measure, limit)

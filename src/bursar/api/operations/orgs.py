@@ -234,7 +234,8 @@ async def create_key(call: Call, body: KeyRequest) -> Response:
         await find_pool(service, body.node.partition("/")[0])
     if body.spend_cap_micros is not None and {*body.scopes} & {Scope.OPERATOR, Scope.MANAGE}:
         raise CallFailed(
-            "invalid_request", "/spend_cap_micros: a key that can manage could lift its own cap"
+            "invalid_request",
+            "/spend_cap_micros: not for keys with the scope manage, which could raise it",
         )
     raw = secret_for(service.secret, org, request_key)
     limit = body.spend_cap_micros
@@ -275,7 +276,7 @@ def _key_problems() -> Iterator[None]:
     except ScopeExceeded as error:
         raise CallFailed("forbidden", f"the key lacks the scope {error.scope!r}") from None
     except CapExceeded:
-        raise CallFailed("forbidden", "a key with a spend cap gets no other keys") from None
+        raise CallFailed("forbidden", "a key with a spend cap cannot create keys") from None
     except RateExceeded as error:
         detail = f"the key's own rate is {error.rate_per_s} calls a second"
         raise CallFailed("forbidden", detail) from None
@@ -297,7 +298,7 @@ async def _org_of_key(service: Service, caller: Caller, body: KeyRequest) -> str
     if {*body.scopes} & {Scope.OPERATOR, Scope.WORK}:
         caller.needs(Scope.OPERATOR)
         if body.account_id is not None:
-            raise CallFailed("invalid_request", "account_id: an operator's key is for no account")
+            raise CallFailed("invalid_request", "account_id: an operator's key has no account")
         return DEPLOYMENT
     if body.account_id is None:
         return caller.org

@@ -155,7 +155,7 @@ async def register_node(call: Call, pool: Name, node: Name, body: NodeRequest) -
     described = body.to_core(node)
     denied = await asyncio.to_thread(handle.register, described)
     if denied is not None:
-        raise CallFailed(denied, f"{node!r} cannot have other GPUs while something runs there")
+        raise CallFailed(denied, f"the GPUs of {node!r} cannot change while jobs run on it")
     return _node_response(handle, node)
 
 

@@ -47,7 +47,7 @@ class QuotaTerms(WireModel):
         if self.account_id is None and self.user_id is None:
             raise ValueError("a quota needs a target: account_id, user_id, or both")
         if all(getattr(self, name) is None for name in LIMITS):
-            raise ValueError(f"a quota limits something: one of {', '.join(LIMITS)}")
+            raise ValueError(f"a quota needs at least one limit: {', '.join(LIMITS)}")
         return self
 
 

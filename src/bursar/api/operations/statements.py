@@ -76,7 +76,9 @@ def _dimensions(text: str) -> tuple[Dimension, ...]:
     names = text.split(",")
     if len(set(names)) < len(names) or not set(names) <= set(Dimension):
         every = ", ".join(Dimension)
-        raise _invalid_parameter("by", f"it is one or more of {every}, with commas, each once")
+        raise _invalid_parameter(
+            "by", f"expected one or more of {every}, separated by commas, each once"
+        )
     return tuple(map(Dimension, names))
 
 
@@ -94,7 +96,9 @@ async def _read_period(service: Service, read: Any) -> Any:
     except BadRange as error:
         raise _invalid_parameter(error.parameter, str(error)) from None
     except TooManyRows as error:
-        raise _invalid_parameter("by", f"{error}: ask for a shorter period, or for less") from None
+        raise _invalid_parameter(
+            "by", f"{error}: choose a shorter period or fewer dimensions"
+        ) from None
 
 
 def _csv_response(call: Call, org: str, number: int, rows: Iterable[Sequence[Cell]]) -> Response:
@@ -231,7 +235,7 @@ async def get_usage(
     service, caller = call.service, call.caller
     wanted, dimensions = _period(start, to), _dimensions(by)
     if level is not None and Dimension.ACCOUNT not in dimensions:
-        raise _invalid_parameter("level", "it goes with by=account")
+        raise _invalid_parameter("level", "requires by=account")
     org = await service.whole_org(caller, org_id)
     seen = await _read_period(
         service, lambda reader: UsageReports(reader).report(org, wanted, dimensions, level)

@@ -79,7 +79,7 @@ async def _org_of_target(
     ):
         raise unknown("accounts", account)
     if org is not None and org != owner:
-        raise CallFailed("invalid_request", "account_id: it is of another org")
+        raise CallFailed("invalid_request", "account_id: it belongs to another org")
     return owner
 
 
@@ -98,7 +98,7 @@ async def _find_setting(
     """
     of = caller.org if org is None and not caller.is_operator else org
     if of is None:
-        raise CallFailed("invalid_request", "org_id: an operator says which org is meant")
+        raise CallFailed("invalid_request", "org_id: an operator must name the org")
     if not caller.is_operator and of != caller.org:
         raise CallFailed("not_found", no_such(kind))
     seen = await service.read(lambda reader: find_setting(reader, of, kind, id))
@@ -148,7 +148,7 @@ async def _is_for_whole_org(service: Service, caller: Caller, org: str) -> bool:
 async def _check_room(service: Service, org: str, kind: str) -> None:
     """End the call if an org has the maximum number of webhooks or rules."""
     if not await service.read(lambda reader: has_room(reader, org, kind)):
-        raise CallFailed("invalid_request", f"an org has at most {SETTINGS_MAX:,} of them")
+        raise CallFailed("invalid_request", f"an org can have at most {SETTINGS_MAX:,}")
 
 
 # Webhooks

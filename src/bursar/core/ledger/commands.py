@@ -127,7 +127,7 @@ class SetSetting:
             json.loads(self.body, parse_constant=_no_json)
         _within("before", self.before, 0, AMOUNT_MAX)
         if self.before == 0 and self.body is None:
-            raise ValueError("what is new has a body")
+            raise ValueError("a new setting needs a body")
 
 
 @value
@@ -292,9 +292,9 @@ class Reserve:
         _instant("expires_at", self.expires_at)
         _within("ttl", self.ttl, 1, NEVER)
         if self.run_ms is not None and self.context.milli_gpus == 0:
-            raise ValueError("a run time is asked for GPUs: milli_gpus is 0")
+            raise ValueError("run_ms requires GPUs, but milli_gpus is 0")
         if self.for_job and self.context.job is None:
-            raise ValueError("a job's hold names its job")
+            raise ValueError("the context of a job's hold must name the job")
         _within("element_count", self.element_count, 1, LOTS_MAX)
         _within("at_once", self.at_once, 1, self.element_count or 0)
         if self.element_count is not None and not (self.for_job and self.run_ms is not None):
@@ -513,7 +513,9 @@ class BookLate:
         check_text("hold", self.hold)
         _one_of(amount=self.amount, run_ms=self.run_ms)
         if (self.amount is None) != (self.effective_at is None):
-            raise ValueError("an amount is given with its effective_at, a reading without")
+            raise ValueError(
+                "effective_at is required with an amount, and not allowed with a reading"
+            )
         _amount("amount", self.amount)
         _instant("effective_at", self.effective_at)
         _run(self.attempt, self.run_ms)

@@ -115,7 +115,7 @@ class CommandHook:
             stdin.seek(0)
             status = self._wait_for_end(self._start(stdin, stdout, stderr))
             if status != 0:
-                raise NotDone(f"it ended with {status}: {_shorten(_read_end(stderr))}")
+                raise NotDone(f"it exited with {status}: {_shorten(_read_end(stderr))}")
             stdout.seek(0)
             return _parse_object(stdout.read(ANSWER_MAX).decode(errors="replace"))
 
@@ -140,7 +140,7 @@ class CommandHook:
         }
         with self._lock:
             if self._closed:
-                raise NotDone("the service stops")
+                raise NotDone("the service is stopping")
             try:
                 process = subprocess.Popen(
                     self._command,
@@ -188,9 +188,9 @@ def _parse_object(text: str) -> dict[str, Any]:
     try:
         answer = json.loads(text)
     except ValueError:
-        raise NotDone(f"its answer is no JSON: {_shorten(text)!r}") from None
+        raise NotDone(f"its answer is not JSON: {_shorten(text)!r}") from None
     if not isinstance(answer, dict):
-        raise NotDone(f"its answer is no object: {_shorten(text)!r}")
+        raise NotDone(f"its answer is not a JSON object: {_shorten(text)!r}")
     return answer
 
 

@@ -37,7 +37,7 @@ class RequestedPeriod:
         """The period. The default end is now, the default start the beginning of the month."""
         end = now + 1 if self.end is None else self.end
         if end < 1:
-            raise BadRange("to", "nothing is that old")
+            raise BadRange("to", "it is before 1970")
         start = self.start
         if start is None:
             start = period_at(Window(every=PeriodKind.MONTH, time_zone=time_zone), end - 1).start

@@ -54,7 +54,7 @@ class ReadPool:
     def ask(self, question: Callable[[Connection], T]) -> "Future[T]":
         """Run a query and wait for its result."""
         if not self._waiting.acquire(blocking=False):
-            raise Busy(f"{WAITING_MAX} questions are waiting already")
+            raise Busy(f"{WAITING_MAX} queries are waiting already")
         future = self._threads.submit(self._run, question)
         future.add_done_callback(lambda _: self._waiting.release())
         return future
@@ -71,7 +71,7 @@ class ReadPool:
             try:
                 return question(self._connection())
             except errors.QueryCanceled as error:
-                raise Busy(f"the question took too long: {error}") from error
+                raise Busy(f"the query took too long: {error}") from error
             except (*_LOST, DatabaseDown) as error:
                 self._forget()
                 if time.monotonic() > deadline:

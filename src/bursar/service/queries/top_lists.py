@@ -51,7 +51,7 @@ class Subject(StrEnum):
 class Measure(StrEnum):
     """The measure of a top list."""
 
-    AVAILABLE = "available"  # owned by the account itself; users own nothing
+    AVAILABLE = "available"  # owned by the account itself; users have no balance of their own
     USED = "used"
     DAY = "day"  # burn rate, micro-credits per day, over the last 24 hours
     WEEK = "week"  # the same over the last seven days
@@ -92,7 +92,7 @@ class TopLists:
 
 def _check(subject: Subject, measure: Measure, most: int) -> None:
     if subject is Subject.USER and measure is Measure.AVAILABLE:
-        raise ValueError("users own nothing")
+        raise ValueError("users have no balance of their own")
     if not 1 <= most <= PLACES_MAX:
         raise ValueError(f"a list has 1 to {PLACES_MAX} places, not {most}")
 

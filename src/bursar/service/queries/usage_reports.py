@@ -118,7 +118,7 @@ class _ReportBuilder:
         row = self.rows.get(key)
         if row is None:
             if len(self.rows) >= ROWS_MAX:
-                raise TooManyRows(f"these are more than {ROWS_MAX} rows")
+                raise TooManyRows(f"the report has more than {ROWS_MAX} rows")
             row = self.rows[key] = UsageFigures()
         return row
 

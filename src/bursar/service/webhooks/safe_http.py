@@ -104,16 +104,16 @@ class SafeHttpClient:
             parts = urlsplit(url)
             port = parts.port
         except ValueError as error:
-            raise UnsafeUrl(f"it is not a URL: {error}") from None
+            raise UnsafeUrl(f"not a valid URL: {error}") from None
         schemes = ("https", "http") if self.allow_private else ("https",)
         if parts.scheme not in schemes:
             raise UnsafeUrl(
                 f"a URL begins with {' or '.join(f'{scheme}://' for scheme in schemes)}"
             )
         if not parts.hostname or port == 0:
-            raise UnsafeUrl("a URL names a host")
+            raise UnsafeUrl("the URL has no host")
         if parts.username is not None or parts.password is not None or parts.fragment:
-            raise UnsafeUrl("a URL has no user, password or fragment: what is sent is signed")
+            raise UnsafeUrl("the URL must not contain a user, a password or a fragment")
         return parts
 
     async def addresses(self, url: str) -> list[str]:

@@ -119,7 +119,7 @@ def _named_user(name: str) -> OsUser:
         ) from None
     if entry.pw_uid == 0:
         raise StateUnusable(
-            f"PostgreSQL refuses to run as {name}, who may do everything. "
+            f"PostgreSQL refuses to run as {name}, because it is root. "
             f"Name an unprivileged user in {USER_VARIABLE}."
         )
     return OsUser(name=name, uid=entry.pw_uid, gid=entry.pw_gid, must_switch=True)
@@ -131,7 +131,7 @@ def _current_user() -> OsUser:
         name = pwd.getpwuid(uid).pw_name
     except KeyError:
         raise StateUnusable(
-            f"Your user id {uid} has no name on this machine, and PostgreSQL insists on one. "
+            f"Your user id {uid} has no name on this machine, and PostgreSQL requires one. "
             "Run as a user of the machine, or as root."
         ) from None
     return OsUser(name=name, uid=uid, gid=os.getegid(), must_switch=False)

@@ -56,7 +56,7 @@ def newest(
         before, recorded_at, count, checksum, body = row
         try:
             if _checksum(org, before, recorded_at, count, bytes(body)) != checksum:
-                raise ValueError("its checksum is another")
+                raise ValueError("its checksum does not match")
             grants = _unpacked(bytes(body), account)
             return Snapshot(number=before, at=recorded_at, grants=grants)
         except (zlib.error, msgspec.DecodeError, ValueError, TypeError, InvariantBroken) as error:

@@ -118,9 +118,9 @@ def _parse_tiers(policy: PoolPolicy, value: object) -> tuple[Tier, ...]:
         )
     names = [tier.name for tier in tiers]
     if not tiers:
-        raise PolicyFileError("tiers: there is one at least")
+        raise PolicyFileError("tiers: at least one is required")
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        raise PolicyFileError(f"tiers: {twice[0]} is there more than once")
+        raise PolicyFileError(f"tiers: {twice[0]} occurs more than once")
     for tier in tiers:
         reject_unknown_keys(dict.fromkeys(tier.preempts), names, f"tiers.{tier.name}.preempts")
     return tiers
@@ -129,7 +129,7 @@ def _parse_tiers(policy: PoolPolicy, value: object) -> tuple[Tier, ...]:
 def _parse_tier(value: object, where: str) -> Tier:
     values = require_mapping(value, where)
     if "name" not in values:
-        raise PolicyFileError(f"{where}: name must be named")
+        raise PolicyFileError(f"{where}: name is required")
     name = values["name"]
     tier: Tier = with_location(where, lambda: Tier(name=name))
     return _override_tier(tier, {key: v for key, v in values.items() if key != "name"}, where)
@@ -160,9 +160,7 @@ def _parse_field(name: str, value: object, where: str) -> Any:
 def _parse_path(value: object, where: str) -> Path:
     path = tuple(part.strip() for part in str(value).split("/"))
     if len(path) < 2 or not all(path):
-        raise PolicyFileError(
-            f"{where}: a place below a tier is written tier/org or tier/org/account"
-        )
+        raise PolicyFileError(f"{where}: expected tier/org or tier/org/account")
     return path
 
 
@@ -170,7 +168,7 @@ def _reject_duplicates(shares: list[tuple[Path, Share]]) -> tuple[tuple[Path, Sh
     """The shares, sorted by path. A path that is written in two ways would have two shares."""
     for (path, _), (after, _) in pairwise(shares):
         if path == after:
-            raise PolicyFileError(f"shares: {'/'.join(path)} is there more than once")
+            raise PolicyFileError(f"shares: {'/'.join(path)} occurs more than once")
     return tuple(shares)
 
 
@@ -216,7 +214,7 @@ def build(kind: type[T], value: object, where: str, parsers: Mapping[str, Parser
     reject_unknown_keys(values, [field.name for field in known], where)
     needed = (field.name for field in known if field.default is MISSING)
     if missing := [name for name in needed if name not in values]:
-        raise PolicyFileError(f"{where}: {', '.join(missing)} must be named")
+        raise PolicyFileError(f"{where}: {', '.join(missing)} is required")
     parsed = {
         name: parsers[name](v, f"{where}.{name}") if name in parsers else v
         for name, v in values.items()
