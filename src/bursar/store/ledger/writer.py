@@ -15,7 +15,7 @@ from psycopg import errors
 
 from bursar.core.ids import GrantId, OrgId
 from bursar.core.instant import Instant
-from bursar.core.ledger.books import Books, OrgHeader, Trial, require
+from bursar.core.ledger.books import Books, Trial, require
 from bursar.core.ledger.commands import Command
 from bursar.core.ledger.events import ChargeReversed, Event, Posting, RecurrenceTurned
 from bursar.core.ledger.values import Compartment, Hold
@@ -117,7 +117,6 @@ UPDATES: Final = MappingProxyType(
         "draws": update_sql("draws", ("hold_id", "grant_id"), DRAWS),
         "orgs": update_sql("orgs", (), ORGS),
         "orgs, counters": update_sql("orgs", (), ORG_COUNTERS),
-        "orgs, settings": update_sql("orgs", (), ORG_SETTINGS),
     }
 )
 
@@ -183,9 +182,10 @@ class BatchWriter:
         for hold, before in replaced.get(books.holds, {}).items():
             self._draws(org, before, books.holds.get(hold))
         if org in self.moved:
-            self.changed["orgs, counters"].append((org, *_counter_values(books)))
-            if _settings(trial.header_before()) != _settings(books.header):
-                self.changed["orgs, settings"].append((org, *_setting_values(books.header)))
+            if _settings(trial.header_before()) == _settings(books.header):
+                self.changed["orgs, counters"].append((org, *_counter_values(books)))
+            else:
+                self.changed["orgs"].append((org, *header_values(books)))
 
     def _rows_of(
         self, org: OrgId, books: Books, mapping: TableMapping, keys: dict[Any, bool]
@@ -246,7 +246,9 @@ _MAPPING: Final[Mapping[str, TableMapping]] = MappingProxyType(
 
 def header_values(books: Books) -> Values:
     """The values of an org's own row."""
-    return (*_counter_values(books), *_setting_values(books.header))
+    header = books.header
+    settings = (header.root, header.tier, text_of(header.policy), text_of(header.prices))
+    return (*_counter_values(books), *settings)
 
 
 def _counter_values(books: Books) -> Values:
@@ -255,12 +257,8 @@ def _counter_values(books: Books) -> Values:
     return (header.number, header.now, books.clock, header.issued)
 
 
+# Settings seldom change, and their texts may be long.
 _settings: Final = attrgetter(*ORG_SETTINGS)
-
-
-def _setting_values(header: OrgHeader) -> Values:
-    """The values of `ORG_SETTINGS`, which seldom change. Their texts may be long."""
-    return (header.root, header.tier, text_of(header.policy), text_of(header.prices))
 
 
 _NAMES: Final[Mapping[Compartment | None, str | None]] = MappingProxyType(
