@@ -6,6 +6,7 @@ from bursar.service.org_setup import listed, org_account
 from tests.api.conftest import Deployment
 from tests.support.api_service import Caller, Process, new_id, new_key, new_tenant, refused
 from tests.support.databases import connected
+from tests.support.patience import eventually
 
 
 def test_starting_process_completes_listed_orgs(deployment: Deployment, operator: Caller) -> None:
@@ -16,10 +17,13 @@ def test_starting_process_completes_listed_orgs(deployment: Deployment, operator
     ask = {"parent_id": org_account(org), "name": "team"}
     refused(operator.post("/accounts", ask), 404, "account_unknown")
 
-    Process("api", deployment.state, deployment.room).stop()
+    process = Process("api", deployment.state, deployment.room)
+    try:
+        eventually(lambda: 201 == operator.post("/accounts", ask).status_code)
+    finally:
+        process.stop()
 
     assert "Half" == operator.get(f"/orgs/{org}").json()["name"]
-    assert 201 == operator.post("/accounts", ask).status_code
 
 
 def test_unknown_tier_is_refused(operator: Caller) -> None:

@@ -1,13 +1,17 @@
 """Orgs that were listed and, because a process died, not begun."""
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
+from pathlib import Path
 
 import pytest
 
+from bursar.api.server import open_service
 from bursar.core.ids import AccountId, UserId
 from bursar.core.ledger.commands import AddAccount, AddUser
 from bursar.service import org_setup
+from bursar.service.database import Database
 from bursar.service.keys import DEPLOYMENT
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.org_setup import (
@@ -20,9 +24,11 @@ from bursar.service.org_setup import (
     org_account,
     org_user,
 )
+from bursar.store.ledger.id_lookup import setup_states
 from bursar.store.ledger.writer import freeze
 from bursar.store.sql.connection import Connection
 from tests.support.databases import connected, migrated
+from tests.support.patience import eventually
 
 _NUMBERS = count(1)
 
@@ -134,3 +140,26 @@ def test_an_org_that_cannot_be_set_up_stops_no_other(
     freeze(connection, frozen, "for a test")
 
     assert [org] == finish_orgs(connection, ledger)
+
+
+def test_a_service_that_starts_does_not_wait_for_the_setup_of_orgs(
+    url: str, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look at all orgs takes longer the more there are; it happens in the background."""
+    org = list_org(ledger)
+    opened = threading.Event()
+
+    def look(connection: Connection, users: Sequence[tuple[str, str]]) -> object:
+        assert opened.wait(10), "the service waits"
+        return setup_states(connection, users)
+
+    monkeypatch.setattr(org_setup, "setup_states", look)
+    with open_service(Database(url, None), tmp_path), connected(url) as connection:
+        opened.set()
+        whole = (org_account(org), "Europe/Berlin", "pro", org_user(org), 3)
+        eventually(lambda: books_of(connection, org) and whole == found(connection, org))
+
+
+def books_of(connection: Connection, org: str) -> list[tuple[object, ...]]:
+    """The org's own row, if it has books."""
+    return connection.execute("select org_id from orgs where org_id = %s", [org]).fetchall()

@@ -24,7 +24,7 @@ from bursar.service.jobs.routing import Mover, Router
 from bursar.service.keys import DEPLOYMENT
 from bursar.service.ledger.clock import GuardedClock
 from bursar.service.ledger.clock_record import ClockRecord
-from bursar.service.org_setup import begin_books, check_secret, finish_orgs, first_key
+from bursar.service.org_setup import OrgSetupWorker, begin_books, check_secret, first_key
 from bursar.service.pools.host import serving_pools
 from bursar.service.pools.provisioning import NodeProvider
 from bursar.service.pools.scaling import scaling_pools
@@ -83,8 +83,8 @@ def open_service(
         with database.connect() as connection:
             check_secret(connection, ledger, secret)
             key = read_or_create(folder / FIRST_KEY, first_key(connection, ledger, secret))
-            finish_orgs(connection, ledger)
         with (
+            OrgSetupWorker(database.connect, ledger),
             notifying(database, ledger, clock, secret, build_payload, outbound),
             RollingHoldWorker(database.connect, run_asks_through(ledger), clock=clock),
             FollowerWorker(database.connect, run_asks_through(ledger), clock=clock),

@@ -7,6 +7,8 @@ is killed in between, the next try or the next process that starts completes the
 
 import json
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -21,6 +23,7 @@ from bursar.service.keys import DEPLOYMENT, KIND, Key, Scope, format_key, hash_o
 from bursar.service.ledger.batch import Answer
 from bursar.service.ledger.ledger import Ledger
 from bursar.service.secrets import FILE, VARIABLE, Secret, SecretUnusable
+from bursar.service.workers.worker import REST, RETRY_S, DatabaseWorker, Task, Turn
 from bursar.store.ledger.id_lookup import setup_states
 from bursar.store.ledger.settings import settings, settings_of
 from bursar.store.ledger.writer import OrgExists, create_org
@@ -33,7 +36,7 @@ SECRET: Final = "secret"  # kind of setting: what the deployment's secret is kno
 ROOT_KEY: Final = "bursar:root"
 USER_KEY: Final = "bursar:user"
 TIER_KEY: Final = "bursar:tier"
-LISTED_AT_ONCE: Final = 1_000  # orgs whose beginnings are looked at together
+LISTED_AT_ONCE: Final = 200  # orgs whose beginnings are looked at together
 
 
 def begin_books(connection: Connection, org: OrgId) -> None:
@@ -81,14 +84,16 @@ def begin_org(ledger: Ledger, org: OrgId, name: str, time_zone: str, tier: str |
         invariant(not refused, "an org cannot be set up", org=org, outcome=answer.outcome)
 
 
-def finish_orgs(connection: Connection, ledger: Ledger) -> list[OrgId]:
+def finish_orgs(
+    connection: Connection, ledger: Ledger, may_continue: Callable[[], bool] = lambda: True
+) -> list[OrgId]:
     """Complete orgs that were listed but not set up because a process died; returns their ids.
 
     An org that cannot be set up, for example because it is frozen, does not affect the others.
     """
     finished: list[OrgId] = []
     after = ""
-    while page := settings(connection, DEPLOYMENT, ORG, after, LISTED_AT_ONCE):
+    while may_continue() and (page := settings(connection, DEPLOYMENT, ORG, after, LISTED_AT_ONCE)):
         after = page[-1].id
         known = setup_states(connection, [(org.id, org_user(org.id)) for org in page])
         for org in page:
@@ -103,6 +108,24 @@ def finish_orgs(connection: Connection, ledger: Ledger) -> list[OrgId]:
             except Exception as error:  # whatever it is, it is this org's own
                 _log.error("org %s: setup cannot be completed: %s", org.id, error)
     return finished
+
+
+class OrgSetupWorker(DatabaseWorker):
+    """Completes orgs that a dead process left incomplete, once, after this process has started.
+
+    It looks at all orgs, which takes a second for 20,000 of them, so the service does not wait.
+    """
+
+    def __init__(self, connect: Callable[[], Connection], ledger: Ledger) -> None:
+        @contextmanager
+        def prepare(connection: Connection) -> Iterator[Task]:
+            def finish(turn: Turn) -> float:
+                finish_orgs(connection, ledger, turn.may_continue)
+                return REST
+
+            yield finish
+
+        super().__init__("org setup", connect, prepare, interval_s=RETRY_S)
 
 
 class Cap(NamedTuple):

@@ -60,7 +60,7 @@ Time = Annotated[
 class WireModel(BaseModel):
     """The base of requests and responses: strict types, no unknown fields, immutable."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 class IdFactory:
