@@ -172,6 +172,21 @@ def test_invalid_name_of_a_variable_is_refused(name: str) -> None:
         ('[{"uri": "s3://x", "sha256": "' + "a" * 64 + '"}]', None),
         ('[{"uri": "s3://x", "sha256": "' + "A" * 64 + '"}]', "sha256"),
         ('[{"uri": "s3://x"}]', "sha256"),
+        *(
+            ('[{"uri": "' + uri + '", "sha256": "' + "a" * 64 + '"}]', "a uri")
+            for uri in (
+                "javascript:alert(1)",
+                "JavaScript://%0aalert(1)",
+                "data:text/html,x",
+                "//host/path",
+                "x",
+                "https://",
+                " https://host",
+                r"https://host/\u001b[2J",
+                r"java\nscript://x",
+            )
+        ),
+        ('[{"uri": "HTTPS://x", "sha256": "' + "a" * 64 + '"}]', None),
         ("[{}]", "uri or inline"),
         ("[1.5]", "whole"),
         ("\ud800", "surrogates"),

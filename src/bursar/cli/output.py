@@ -6,6 +6,7 @@ only, and not if NO_COLOR is set.
 """
 
 import os
+import re
 import shlex
 import sys
 import unicodedata
@@ -29,6 +30,15 @@ _TIME_NAMES: Final = frozenset(
     {"at", "from", "to", "now", "earliest", "latest", "period_start", "period_end"}
 )
 _LABELS: Final = {"likely_micros": "expected", "gpu_ms": "gpu hours", "run_ms_total": "run total"}
+
+_ESCAPE_SEQUENCES: Final = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, moves of the cursor, requests for answers
+    r"|(?:\x1b[]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"  # titles
+    r"|\x1b[ -/]*[0-~]"
+)
+_CONTROL_CHARACTERS: Final = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+)
 
 Row = Mapping[str, Any]
 Rows = Callable[[Any], list[Row]]
@@ -249,6 +259,14 @@ def make_printable(text: str) -> str:
     return "".join(
         character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
     )
+
+
+def clean_for_terminal(text: str) -> str:
+    """Remove escape sequences, which can change a terminal, and replace other control characters.
+
+    Line breaks, tabs and carriage returns, which progress bars use, remain.
+    """
+    return _CONTROL_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", _ESCAPE_SEQUENCES.sub("", text))
 
 
 def terminal_width(text: str) -> int:

@@ -49,12 +49,26 @@ Variable = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_c
 
 # Results
 
+# Readers may open these URIs, so a scheme that runs something is refused, such as `javascript`.
+URI_SCHEMES: Final = (
+    *("abfs", "abfss", "az", "file", "gs", "hdfs", "hf", "http", "https", "nfs", "oci", "s3"),
+)
+
+
+def _check_uri(uri: str) -> str:
+    scheme, separator, rest = uri.partition("://")
+    if not separator or not rest or scheme.lower() not in URI_SCHEMES:
+        raise ValueError(f"a uri starts with one of {', '.join(URI_SCHEMES)} and ://")
+    if not uri.isprintable() or " " in uri:
+        raise ValueError("a uri has no spaces or control characters")
+    return uri
+
 
 class Output(WireModel):
     """An output of a job: its URI, or its content if it is small."""
 
     name: Text | None = None
-    uri: Annotated[str | None, Field(min_length=1, max_length=2_048)] = None
+    uri: Annotated[str, Field(max_length=2_048), AfterValidator(_check_uri)] | None = None
     inline: Annotated[str | None, Field(max_length=RESULT_MAX)] = None
     sha256: Annotated[str | None, Field(pattern=r"^[0-9a-f]{64}$")] = None
     type: Text | None = None

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from bursar.cli.api_command import Id, connect
-from bursar.cli.output import print_note
+from bursar.cli.output import clean_for_terminal, print_note
 from bursar.client import Client
 from bursar.client.event_stream import retry_patiently
 
@@ -26,8 +26,14 @@ def logs(
         str | None,
         typer.Option(metavar="NODE", help="Node of a multi-node job. Default: its first node."),
     ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Print escape sequences of the job on a terminal, too.")
+    ] = False,
 ) -> None:
-    """Print the output of all attempts of a job. Of a finished job, wait for the last lines."""
+    """Print the output of all attempts of a job. Of a finished job, wait for the last lines.
+
+    On a terminal, colours and other escape sequences of the job are left out."""
+    clean = clean_for_terminal if sys.stdout.isatty() and not raw else str
     with connect() as client:
         attempt, after, waits = 0, None, False
         while True:
@@ -38,7 +44,7 @@ def logs(
                 if attempt and part["attempt"] != attempt:
                     print(f"--- attempt {part['attempt']} on {part['node']}", file=sys.stderr)
                 attempt = part["attempt"]
-                sys.stdout.write(part["text"])
+                sys.stdout.write(clean(part["text"]))
             sys.stdout.flush()
             after = page["next"]
             waits = follow or page["finished"]
