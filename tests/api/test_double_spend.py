@@ -253,7 +253,7 @@ def agree(tenant: Tenant, told: list[Told]) -> None:
     assert kinds["HoldExtended"] >= asked["extend"]  # a charge beyond its hold extends it, too
     assert kinds["HoldReduced"] == asked["refund"]
     assert sorted((one["id"], one["amount_micros"]) for one in charges) == sorted(
-        (one["charge"], one["amount"]) for one in booked
+        (one["charge_id"], one["amount_micros"]) for one in booked
     )
     owned = tenant.balance()["owned"]
     assert owned["spent_micros"] == sum(one["amount_micros"] for one in charges)

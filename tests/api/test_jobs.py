@@ -737,7 +737,7 @@ def test_webhook_gets_each_step_of_a_job(funded: Tenant, pool: Pool, there: Rece
         (one["type"], one["data"]["body"]["state"], one["data"]["body"]["attempt"]) for one in steps
     ]
     last = steps[-1]["data"]["body"]
-    assert (job, 0, 0) == (last["job"], last["exit_code"], last["held"])
-    assert shown(funded, job)["spent_micros"] == last["spent"]
+    assert (job, 0, 0) == (last["job_id"], last["exit_code"], last["held_micros"])
+    assert shown(funded, job)["spent_micros"] == last["spent_micros"]
     events = {one["number"]: one for one in funded.events()}
     assert [one["data"] for one in steps] == [events[one["data"]["number"]] for one in steps]

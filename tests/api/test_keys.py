@@ -209,7 +209,9 @@ def test_changes_of_keys_are_events_of_their_org(tenant: Tenant) -> None:
     events = tenant.events()[before:]
 
     assert ["SettingSet"] * 3 == [event["kind"] for event in events]
-    assert {(KIND, key["id"])} == {(event["body"]["kind"], event["body"]["id"]) for event in events}
+    assert {(KIND, key["id"])} == {
+        (event["body"]["setting"], event["body"]["setting_id"]) for event in events
+    }
     assert key["key"] not in str(events)
 
 

@@ -1,5 +1,6 @@
 """Pools and nodes over HTTP: registering, reporting, being told, and who may (S10, N4)."""
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -542,7 +543,9 @@ def test_operators_read_the_decisions_of_a_pool(
         (one["kind"], one["number"], one["stream"]) for one in first["items"]
     ]
     second = operator.get(f"{path}?limit=100&after={first['next']}").json()
-    decisions = [one for event in second["items"] for one in event["body"]["decisions"] or ()]
+    decisions = [
+        one for event in second["items"] for one in json.loads(event["text"])["decisions"] or ()
+    ]
     assert [("Start", f"{payer.id}/{job}")] == [(name, one["job"]) for name, one in decisions]
     assert None is second["next"]
     refused(payer.caller.get(path), 403, "forbidden")

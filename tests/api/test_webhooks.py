@@ -33,8 +33,8 @@ def test_events_are_delivered_signed_and_in_order(world: World, there: Receiver)
     got = there.wait(6)
     told = [one.verified(made["secret"]) for one in got]
     assert ["GrantIssued"] * 5 + ["HoldOpened"] == [one["type"] for one in told]
-    assert grants == [one["data"]["body"]["terms"]["id"] for one in told[:5]]
-    assert hold == told[5]["data"]["body"]["hold"]
+    assert grants == [one["data"]["body"]["grant"]["id"] for one in told[:5]]
+    assert hold == told[5]["data"]["body"]["hold_id"]
     assert {world.tenant.id} == {one["data"]["stream"] for one in told}
     numbers = [one["data"]["number"] for one in told]
     assert sorted(numbers) == numbers
@@ -255,7 +255,7 @@ def test_webhook_of_an_account_gets_the_events_below_it(world: World, there: Rec
     got = there.wait(5)
     kinds = [one.data["kind"] for one in got]
     assert ["GrantIssued", "GrantIssued", "HoldOpened", "ChargeBooked", "HoldClosed"] == kinds
-    assert [team, below] == [one.data["body"]["terms"]["account"] for one in got[:2]]
+    assert [team, below] == [one.data["body"]["grant"]["account_id"] for one in got[:2]]
 
 
 def test_events_of_keys_and_settings_are_not_delivered(world: World, there: Receiver) -> None:

@@ -51,7 +51,7 @@ from bursar.store.sql.connection import Connection, money_time
 from bursar.store.webhooks import alerts as store_alerts
 from bursar.store.webhooks import deliveries
 from bursar.store.webhooks.deliveries import CursorUpdate, Delivery, WebhookCursor, deliveries_page
-from bursar.wire.webhooks import build_payload
+from bursar.wire.events.stream import build_payload
 from tests.service.test_audit import story
 from tests.support import commands as ask
 from tests.support.databases import connected, migrated, new_org

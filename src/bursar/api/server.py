@@ -33,7 +33,7 @@ from bursar.service.secrets import read_or_create, secret_of
 from bursar.service.webhooks.safe_http import SafeHttpClient
 from bursar.service.workers.heartbeat import Heartbeat
 from bursar.service.workers.lifecycle import notifying, serving
-from bursar.wire.webhooks import build_payload
+from bursar.wire.events.stream import build_payload
 
 FIRST_KEY: Final = "admin.key"  # file of the state folder
 STOP_S: Final = 10  # how long calls that are under way may take when we stop

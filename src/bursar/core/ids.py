@@ -20,6 +20,8 @@ JobId = NewType("JobId", str)
 SettingId = NewType("SettingId", str)
 PriceVersionId = NewType("PriceVersionId", str)
 
+DEPLOYMENT: Final = "00000000-0000-0000-0000-000000000000"  # the org of the operators
+
 _UUID_TEXT: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TIME: Final = len("xxxxxxxx-xxxx")  # of a UUIDv7: the milliseconds
 

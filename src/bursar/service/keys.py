@@ -19,11 +19,12 @@ from typing import Any, Final, Self
 from uuid import UUID
 from zlib import crc32
 
+from bursar.core import ids
 from bursar.core.instant import SECOND, Instant
 from bursar.service.secrets import Secret
 
 KIND: Final = "key"  # of setting
-DEPLOYMENT: Final = "00000000-0000-0000-0000-000000000000"  # the org of the operators
+DEPLOYMENT: Final = ids.DEPLOYMENT
 PREFIX: Final = "bsr_"
 
 _DIGITS: Final = string.digits + string.ascii_letters

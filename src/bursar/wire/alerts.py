@@ -1,5 +1,6 @@
 """Requests and responses of alerts and their rules."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
@@ -91,10 +92,15 @@ class AlertResponse(WireModel):
             rule_id=alert.rule,
             raised_at=at if alert.raised_at is None else alert.raised_at,
             resolved_at=at if over else None,
-            figures={_name(name): _figure(name, it) for name, it in alert.figures.items()},
+            figures=describe_figures(alert.figures),
             stream=org,
             number=number,
         )
+
+
+def describe_figures(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of an alert with the names and units of the API."""
+    return {_name(name): _figure(name, value) for name, value in figures.items()}
 
 
 def _name(name: str) -> str:

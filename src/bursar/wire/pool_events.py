@@ -1,6 +1,6 @@
 """Responses of the audit stream of a pool."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -16,5 +16,11 @@ class PoolEventResponse(WireModel):
     recorded_at: Time
     epoch: Annotated[int, Field(description="of the leader")]
     kind: Literal["snapshot", "part", "round"]
-    body: dict[str, Any]
-    digest: Annotated[str, Field(description="of the event and the digest before it")]
+    text: Annotated[
+        str,
+        Field(
+            description="The event as it was recorded: JSON in the scheduler's own terms (times in"
+            " microseconds), byte for byte as the digest covers it."
+        ),
+    ]
+    digest: Annotated[str, Field(description="of the text and the digest before it")]

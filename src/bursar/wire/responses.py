@@ -183,7 +183,10 @@ class Recurrence(WireModel):
     amount_micros: Micros
     kind: Literal["paid", "grant", "promo"]
     every: str
+    time_zone: str
     roll_over_max_micros: Micros
+    priority: int
+    policy: Policy
     next_at: Time | None
 
     @classmethod
@@ -195,7 +198,10 @@ class Recurrence(WireModel):
             amount_micros=recurrence.amount,
             kind=recurrence.kind.value,
             every=recurrence.window.every.value,
+            time_zone=recurrence.window.time_zone,
             roll_over_max_micros=recurrence.roll_over_max,
+            priority=recurrence.priority,
+            policy=Policy.from_core(recurrence.policy),
             next_at=recurrence.next_at,
         )
 
@@ -550,6 +556,16 @@ class Deleted(WireModel):
     id: str
 
 
+class PriceVersionRate(WireModel):
+    """What a GPU-hour costs, where and for whom; null: any."""
+
+    gpu_type: str
+    region: str | None
+    tier: str | None
+    priority_class: str | None
+    micros_per_gpu_hour: Micros
+
+
 class PriceVersion(WireModel):
     """Rates that come into force together."""
 
@@ -558,7 +574,7 @@ class PriceVersion(WireModel):
     effective_at: Time
     cache_hit_ppm: int | None  # of what a run has cost: what its result costs another job
     keep_others: bool
-    rates: list[dict[str, Any]]
+    rates: list[PriceVersionRate]
 
     @classmethod
     def from_core(cls, org: str | None, version: Any) -> Self:
@@ -570,13 +586,13 @@ class PriceVersion(WireModel):
             cache_hit_ppm=version.cache_hit_ppm,
             keep_others=version.keeps_others,
             rates=[
-                {
-                    "gpu_type": rate.gpu_type,
-                    "region": rate.region,
-                    "tier": rate.tier,
-                    "priority_class": rate.priority_class,
-                    "micros_per_gpu_hour": rate.micros_per_gpu_hour,
-                }
+                PriceVersionRate(
+                    gpu_type=rate.gpu_type,
+                    region=rate.region,
+                    tier=rate.tier,
+                    priority_class=rate.priority_class,
+                    micros_per_gpu_hour=rate.micros_per_gpu_hour,
+                )
                 for rate in version.rates
             ],
         )
@@ -630,20 +646,6 @@ class Balance(WireModel):
     burn: BurnRate | None
     stream: str
     event: int
-
-
-# What happened
-
-
-class EventRecord(WireModel):
-    """An event of an org."""
-
-    stream: str
-    number: int
-    at: Time
-    kind: str
-    actor_id: str | None
-    body: dict[str, Any]
 
 
 class TopEntry(WireModel):

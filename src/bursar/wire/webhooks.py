@@ -1,16 +1,10 @@
-"""Requests and responses of webhooks and deliveries, and the messages that webhooks receive."""
+"""Requests and responses of webhooks and deliveries."""
 
-import json
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from bursar.core.alerts import ALERT, Alert
-from bursar.core.instant import Instant
-from bursar.core.ledger.events import JobStepped, SettingSet
-from bursar.wire.alerts import AlertResponse
 from bursar.wire.fields import Id, Time, WireModel
-from bursar.wire.times import instant_text
 
 OVERLAP_MAX_S = 30 * 86_400
 
@@ -84,46 +78,3 @@ class ResendResponse(WireModel):
     message_id: str
     stream: str
     number: int
-
-
-class RecordedEvent(Protocol):
-    """An event of an org."""
-
-    @property
-    def number(self) -> int: ...
-    @property
-    def at(self) -> Instant: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def body(self) -> str: ...
-    @property
-    def actor(self) -> str: ...
-
-
-def build_payload(org: str, event: RecordedEvent) -> bytes:
-    """Build the message for an event; the same bytes at each attempt."""
-    number, at, kind = event.number, event.at, event.kind
-    body = json.loads(event.body)
-    if kind == SettingSet.__name__ and body["kind"] == ALERT:
-        alert = AlertResponse.from_core(org, body["id"], Alert.from_body(body["body"]), number, at)
-        type, data = alert.type, json.loads(alert.model_dump_json())
-    else:
-        type = f"job.{body['why']}" if kind == JobStepped.__name__ else kind
-        data = describe_event(org, number, at, kind, event.actor, body)
-    message = {"type": type, "timestamp": instant_text(at), "data": data}
-    return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def describe_event(
-    org: str, number: int, at: Instant, kind: str, actor: str, body: Any
-) -> dict[str, Any]:
-    """The JSON form of an event."""
-    return {
-        "stream": org,
-        "number": number,
-        "at": instant_text(at),
-        "kind": kind,
-        "actor_id": actor or None,
-        "body": body,
-    }

@@ -17,17 +17,17 @@ from bursar.api.pages import After, Limit, OrgId, Paginated, page_response, read
 from bursar.core.ids import AccountId, UserId
 from bursar.core.instant import DAY, NEVER, Instant
 from bursar.core.ledger.balance import Expiring, sum_expiring, sum_views
-from bursar.core.ledger.events import SettingSet
 from bursar.core.ledger.values import CreditKind
 from bursar.core.refusal import Refusal
+from bursar.service.database import Connection
 from bursar.service.keys import DEPLOYMENT, Scope
-from bursar.service.keys import KIND as KEY
 from bursar.service.org_setup import org_user
 from bursar.service.queries.balances import AsOf, LedgerReads
 from bursar.service.queries.entities import Entities
 from bursar.service.queries.entities import ResultPage as EntityPage
 from bursar.service.queries.top_lists import Measure, Subject, TopLists
 from bursar.wire import requests, responses
+from bursar.wire.events.stream import EventPage, record_of
 from bursar.wire.fields import Context, Id, IdFactory, Time, WireModel
 from bursar.wire.strict_json import parse_json
 from bursar.wire.times import instant_of, instant_text
@@ -201,20 +201,11 @@ def _parse_after(after: str) -> tuple[Instant, str]:
     return (0, "") if match is None else (int(match[1]), match[2])
 
 
-def _without_hashes(kind: str, body: dict[str, Any]) -> dict[str, Any]:
-    """The body of an event without the hashes of a key's secrets."""
-    if kind != SettingSet.__name__ or body["kind"] != KEY or body["body"] is None:
-        return body
-    key = json.loads(body["body"])
-    left = {name: value for name, value in key.items() if not name.endswith("hash")}
-    return {**body, "body": json.dumps(left, separators=(",", ":"))}
-
-
 @operations.get(
     "/v1/events",
     summary="List events",
     name="events.list",
-    response=Paginated[responses.EventRecord],
+    response=EventPage,
     scope=Scope.READ,
     tag="Events",
 )
@@ -227,20 +218,14 @@ async def list_events(
     """Return the events of an org in order: the audit trail."""
     service, caller = call.service, call.caller
     org = await service.whole_org(caller, org_id)
-    seen = await service.read(lambda reader: Entities(reader).events(org, after, limit))
-    items = [
-        {
-            "stream": org,
-            "number": event.number,
-            "at": instant_text(event.at),
-            "kind": event.kind,
-            "actor_id": event.actor or None,
-            "body": _without_hashes(event.kind, json.loads(event.body)),
-        }
-        for event in seen.value.items
-    ]
-    body = json.dumps({"items": items, "next": seen.value.next}, separators=(",", ":"))
-    return read_response(call, org, seen.number, body.encode())
+
+    def read(reader: Connection) -> tuple[int, str]:
+        seen = Entities(reader).events(org, after, limit)
+        items = ",".join(record_of(org, row).model_dump_json() for row in seen.value.items)
+        return seen.number, f'{{"items":[{items}],"next":{json.dumps(seen.value.next)}}}'
+
+    number, body = await service.read(read)
+    return read_response(call, org, number, body.encode())
 
 
 @operations.get(

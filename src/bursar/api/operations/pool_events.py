@@ -1,6 +1,5 @@
 """Routes for the audit streams of pools (S14, O1)."""
 
-import json
 from typing import Annotated
 
 from pydantic import Field
@@ -9,11 +8,10 @@ from starlette.responses import Response
 from bursar.api.call import Call
 from bursar.api.operation import OperationTable
 from bursar.api.operations.pools import Name, find_pool
-from bursar.api.pages import AfterNumber, Paginated
+from bursar.api.pages import AfterNumber, Paginated, json_response
 from bursar.service.keys import Scope
 from bursar.service.pools.replay import StoredEvent, events_of
 from bursar.wire.pool_events import PoolEventResponse
-from bursar.wire.times import instant_text
 
 operations = OperationTable("Pools")
 
@@ -40,21 +38,21 @@ async def list_pool_events(
     service = call.service
     name = (await find_pool(service, pool)).id
     events = await service.read(lambda reader: events_of(reader, name, after, limit))
-    items = ",".join(_render(name, event) for event in events)
     further = str(events[-1].n) if len(events) == limit else None
-    body = f'{{"items":[{items}],"next":{json.dumps(further)}}}'
-    return Response(body.encode(), media_type="application/json")
+    page = Paginated[PoolEventResponse].model_construct(
+        items=[_render(name, event) for event in events], next=further
+    )
+    return json_response(page)
 
 
-def _render(pool: str, event: StoredEvent) -> str:
-    """An event, with its body as stored."""
-    document = {
-        "stream": pool,
-        "number": event.n,
-        "at": instant_text(event.at),
-        "recorded_at": instant_text(event.written_at),
-        "epoch": event.epoch,
-        "kind": event.kind,
-        "digest": event.digest,
-    }
-    return f'{json.dumps(document)[:-1]},"body":{event.body}}}'
+def _render(pool: str, event: StoredEvent) -> PoolEventResponse:
+    return PoolEventResponse.model_construct(
+        stream=pool,
+        number=event.n,
+        at=event.at,
+        recorded_at=event.written_at,
+        epoch=event.epoch,
+        kind=event.kind,
+        text=event.body,
+        digest=event.digest,
+    )

@@ -78,14 +78,12 @@ class EventLog:
     def _print_event(self, org: _OrgProgress, event: Any) -> None:
         body = event["body"]
         if event["kind"] == "GrantIssued":
-            org.granted += body["terms"]["amount"]
-        for posting in body.get("postings") or ():
-            source, target = posting["source"] or "issued", posting["target"]
-            what = self._names.get(str(body.get("hold")), "")
-            amount, grant = (
-                format_credits(posting["amount"]),
-                self._names.get(posting["grant"], "a grant"),
-            )
+            org.granted += body["grant"]["amount_micros"]
+        for posting in body["postings"]:
+            source, target = posting["from_compartment"] or "issued", posting["to_compartment"]
+            what = self._names.get(str(body.get("hold_id")), "")
+            amount = format_credits(posting["amount_micros"])
+            grant = self._names.get(posting["grant_id"], "a grant")
             moved = f"{source:>9} → {target:<9} {amount:>14}  of {grant}"
             self._print_line(org.name, f"{event['kind']:<14} {what:<6} {moved}", "cyan")
 

@@ -44,7 +44,6 @@ from bursar.service.webhooks.signatures import (
 from bursar.service.workers.worker import REST_MAX_S, DatabaseWorker, Task, Turn, WorkerLease
 from bursar.store.ledger.pages import EventRow
 from bursar.store.ledger.settings import settings_of
-from bursar.store.sql.codec import event_of
 from bursar.store.sql.connection import Connection
 from bursar.store.webhooks import deliveries
 from bursar.store.webhooks.deliveries import (
@@ -385,7 +384,7 @@ class Deliverer:
 
     def _concerns(self, org: OrgId, account: str, event: EventRow) -> bool:
         """Whether an event is about an account or one below it."""
-        table, id = subject_of(event_of(event.kind, event.body))
+        table, id = subject_of(event.event)
         if not id:
             return False
         own = self._directory.account_of(self.connection, org, table, id)

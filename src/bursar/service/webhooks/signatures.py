@@ -25,7 +25,7 @@ from bursar.service.queries.entities import ResultPage
 from bursar.service.queries.settings import enter_snapshot
 from bursar.service.secrets import Secret
 from bursar.store.ledger.pages import EventRow
-from bursar.store.sql.codec import EVENTS, event_of
+from bursar.store.sql.codec import EVENTS
 from bursar.store.sql.connection import Connection
 from bursar.store.webhooks.deliveries import Delivery as Delivery  # for those without the store
 from bursar.store.webhooks.deliveries import deliveries_page
@@ -101,7 +101,7 @@ def event_type(event: EventRow) -> str | None:
     if event.kind == STEP:
         return f"{JOB_PREFIX}{json.loads(event.body)['why']}"
     is_setting = event.kind == SETTING
-    return public_event_type(event.kind, event_of(event.kind, event.body) if is_setting else None)
+    return public_event_type(event.kind, event.event if is_setting else None)
 
 
 # Secrets and signatures

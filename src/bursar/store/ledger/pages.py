@@ -9,7 +9,9 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from bursar.core.ids import OrgId
+from bursar.core.ledger.events import Event
 from bursar.store.sql import fragments as sql
+from bursar.store.sql.codec import event_of
 from bursar.store.sql.connection import Connection
 
 
@@ -21,6 +23,11 @@ class EventRow(NamedTuple):
     kind: str
     body: str  # canonical JSON, as it was written
     actor: str  # whose key asked; empty when it happened by itself, or Bursar asked
+
+    @property
+    def event(self) -> Event:
+        """The event."""
+        return event_of(self.kind, self.body)
 
 
 IDS: Final[Mapping[str, str]] = MappingProxyType(
