@@ -24,6 +24,7 @@ from benchmarks.ledger.throughput import CALLERS, measure_hot, measure_spread
 from benchmarks.results import Load, is_clean, loads_as_object
 from benchmarks.table import print_loads
 from bursar.service.database import Database
+from bursar.service.gc_pause import settle
 
 Run = Callable[[Database, LedgerSizes, dict[str, float], Log], Load]
 
@@ -95,6 +96,7 @@ def main(
     sizes: LedgerSizes | None = None,
 ) -> bool:
     """Measure, and print a table or JSON; return whether the books add up after every load."""
+    settle()  # as every process that serves
     with open_server(state) as server:
         results = measure(
             server, sizes or (QUICK if quick else FULL), only or list(LOADS), log_to_stderr

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from benchmarks.ledger.callers import Peak, UnitSource, measure_peak
 from bursar.service.database import Database, OrgId
+from bursar.service.gc_pause import settle
 from bursar.service.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def _store_barrier(barrier: "Barrier") -> None:
 
 def _measure_share(share: CallerShare) -> tuple[Peak, Peak]:
     """Warm up, wait for the other processes, and measure."""
+    settle()
     [barrier] = _barriers
     with Ledger(Database(share.url, None).connect) as ledger:
         units = UnitSource(f"{share.name}-warm", share.orgs, share.projects)

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from bursar.service.gc_pause import gc_paused
+from bursar.service.gc_pause import MIDDLE_COLLECTIONS, gc_paused, settle
 
 
 def test_garbage_collection_is_off_during_a_pause() -> None:
@@ -39,3 +39,16 @@ def test_a_pause_that_begins_with_collection_off_leaves_it_unchanged(
         assert is_on()
 
     assert is_on()
+
+
+def test_a_serving_process_seldom_collects_everything() -> None:
+    """Full collections would go through all books, and every request would wait."""
+    before = gc.get_threshold()
+    try:
+        settle()
+
+        assert (*before[:2], MIDDLE_COLLECTIONS) == gc.get_threshold()
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
