@@ -176,7 +176,7 @@ def resting(
         yield Resting(connection, other)
 
 
-def test_a_pool_rests_when_nothing_waits_or_runs(connection: Connection, resting: Resting) -> None:
+def test_a_pool_without_jobs_rests(connection: Connection, resting: Resting) -> None:
     """And not before; whoever stands by leaves it alone, whoever is told of a job leads it."""
     resting.handle.receive([envelope(resting.handle, "job", asking(hold_micros=0))])
     assert None is not resting.leading._turn(), "a job waits for credits"

@@ -213,7 +213,7 @@ def test_a_job_that_names_its_pool_stays(connection: Connection) -> None:
     assert "here" == one.stands()[0]
 
 
-def test_a_job_that_has_begun_stays(connection: Connection) -> None:
+def test_a_job_with_an_attempt_stays(connection: Connection) -> None:
     """Its org had asked before it knew."""
     one = submitted(connection)
     one.work("here")  # its nodes are heard of

@@ -1,4 +1,4 @@
-"""Advice is carried out: nothing that was ordered is forgotten, nothing is ordered twice (S12)."""
+"""Scaling advice is carried out: no order is forgotten, and none is carried out twice (S12)."""
 
 import json
 import os
@@ -78,7 +78,7 @@ class Pools:
 
 
 class Process:
-    """A process that leads a pool and carries out advice; it looks when it is told to."""
+    """A process that leads a pool and carries out advice; it polls when the test calls it."""
 
     def __init__(self, connection: Connection, pools: Pools, hook: CommandHook) -> None:
         self.connection = connection
@@ -91,7 +91,7 @@ class Process:
         return self
 
     def look(self) -> list[NodeOrder]:
-        """Look at all orders; how they are afterwards."""
+        """Poll all orders; return their states."""
         self.scaler.poll(self.connection)
         return self.orders()
 
@@ -99,7 +99,7 @@ class Process:
         return store.latest_orders(self.connection, self.handle.id)
 
     def comes_to(self, *states: OrderState) -> list[NodeOrder]:
-        """Look until orders have got so far."""
+        """Poll until orders have reached these states."""
 
         def are() -> bool:
             return sorted(states) == sorted(one.state for one in self.look())
@@ -117,7 +117,7 @@ class Process:
 
 
 class World:
-    """A pool, its clock, and whoever provides nodes."""
+    """A pool, its clock, and the provider of nodes."""
 
     def __init__(self, url: str, connection: Connection, folder: Path) -> None:
         self.pool = f"scaled-{next(NUMBERS)}"
@@ -147,14 +147,14 @@ class World:
                 process.scaler.stop()
 
     def asked(self, action: str) -> list[dict[str, Any]]:
-        """What the provider was asked."""
+        """The calls that the provider got."""
         file = self.folder / "asked"
         lines = file.read_text().splitlines() if file.exists() else []
         return [one for one in map(json.loads, lines) if one["action"] == action]
 
     @property
     def provided(self) -> list[str]:
-        """The orders whose nodes there are."""
+        """The orders whose nodes exist."""
         return sorted(one.name for one in (self.folder / "nodes").iterdir())
 
     @contextmanager
@@ -167,13 +167,13 @@ class World:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Questions are asked again as soon as possible."""
+    """Calls are repeated as soon as possible."""
     monkeypatch.setattr(scaling, "RETRY_FIRST_S", 0.01)
 
 
 @pytest.fixture
 def lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What there is is compared at every look."""
+    """The provider's list is compared at every poll."""
     monkeypatch.setattr(scaling, "LIST_INTERVAL_S", 0.0)
 
 
@@ -182,8 +182,8 @@ def world(database_url: str, connection: Connection, tmp_path: Path) -> World:
     return World(database_url, connection, tmp_path)
 
 
-def test_a_node_is_ordered_comes_works_is_drained_and_given_back(world: World) -> None:
-    """Only what was ordered goes; the queue, the order, the lease and the node settle."""
+def test_a_node_is_ordered_used_drained_and_returned(world: World) -> None:
+    """Only ordered nodes are returned; queue, order, lease and node settle."""
     own = Node1(NodeId("own"))
     with world.process() as process:
         begin(process.handle, own)
@@ -221,7 +221,7 @@ def test_a_node_is_ordered_comes_works_is_drained_and_given_back(world: World) -
 
 
 def _pass(world: World, process: Process, *nodes: Node1) -> None:
-    """Let two minutes pass, in which nodes are heard of and somebody looks."""
+    """Let two minutes pass, in which nodes report and the process polls."""
     for _ in range(12):
         world.clock.now += 10 * SECOND
         for node in nodes:
@@ -239,8 +239,8 @@ def _lease(process: Process) -> int:
     return fence
 
 
-def test_whoever_dies_before_asking_has_written_what_is_to_be_asked(world: World) -> None:
-    """The next one asks for the same, and for no more."""
+def test_an_order_is_written_before_the_provider_is_called(world: World) -> None:
+    """After a crash in between, the next process calls for the same order, and for no other."""
     with world.process() as process:
         process.queue("job")
         process.scaler._provisioner.close()  # dead from here on, as far as others can tell
@@ -254,8 +254,8 @@ def test_whoever_dies_before_asking_has_written_what_is_to_be_asked(world: World
     assert [order.id] == [one["order"] for one in world.asked("order")] == world.provided
 
 
-def test_whoever_dies_while_asking_is_followed_by_one_who_asks_again(world: World) -> None:
-    """The provider may have heard it or not: it has one node for one order."""
+def test_a_call_that_was_cut_off_is_repeated_by_the_next_process(world: World) -> None:
+    """The provider may have received it or not: one order is one node."""
     with world.process() as process, world.doing("hang"):
         process.queue("job")
         process.look()
@@ -271,7 +271,7 @@ def test_whoever_dies_while_asking_is_followed_by_one_who_asks_again(world: Worl
     assert [order.id] == world.provided
 
 
-def test_what_a_provider_cannot_do_is_told_and_asked_again(world: World) -> None:
+def test_a_failed_call_is_shown_and_repeated(world: World) -> None:
     with world.process() as process:
         process.queue("job")
         with world.doing("fail"):
@@ -284,8 +284,8 @@ def test_what_a_provider_cannot_do_is_told_and_asked_again(world: World) -> None
     assert ("", {order.id}) == (order.last_error, {one["order"] for one in world.asked("order")})
 
 
-def test_what_is_refused_is_given_back_and_gone(world: World) -> None:
-    """Whoever says no may have meant yes: it is asked to remove it all the same."""
+def test_a_refused_order_is_removed_and_gone(world: World) -> None:
+    """The provider may have a node although it refused, so it is asked to remove it."""
     with world.process() as process, world.doing("refuse"):
         process.queue("job")
         [order] = process.comes_to(OrderState.GONE)
@@ -295,9 +295,8 @@ def test_what_is_refused_is_given_back_and_gone(world: World) -> None:
     assert process.node(order.node.id) is None
 
 
-def test_what_was_refused_is_ordered_again_after_ever_longer_pauses(world: World) -> None:
-    """A node that never comes is no capacity with a date: nobody is to count on it for ever, and
-    its provider need not be asked every minute (S12)."""
+def test_a_refused_offer_is_ordered_again_after_growing_pauses(world: World) -> None:
+    """A node that never arrives must not count as capacity forever (S12)."""
     with world.process() as process, world.doing("refuse"):
         process.queue("job")
         process.comes_to(OrderState.GONE)
@@ -310,8 +309,8 @@ def test_what_was_refused_is_ordered_again_after_ever_longer_pauses(world: World
             process.comes_to(*[OrderState.GONE] * (times + 1))
 
 
-def test_what_has_come_after_all_is_ordered_without_a_pause(world: World) -> None:
-    """It was sold out for a while only."""
+def test_a_ready_node_ends_the_pause_of_its_offer(world: World) -> None:
+    """It was sold out only for a while."""
     with world.process() as process:
         process.queue("job")
         with world.doing("refuse"):
@@ -326,7 +325,7 @@ def test_what_has_come_after_all_is_ordered_without_a_pause(world: World) -> Non
         assert {} == process.scaler._memories[world.pool].pauses
 
 
-def test_what_does_not_come_is_given_up_and_given_back(world: World) -> None:
+def test_a_node_that_does_not_arrive_is_given_up_and_returned(world: World) -> None:
     with world.process() as process:
         process.queue("job")
         [order] = process.comes_to(OrderState.CONFIRMED)
@@ -339,8 +338,8 @@ def test_what_does_not_come_is_given_up_and_given_back(world: World) -> None:
     assert (RemovalReason.LATE, []) == (order.removal_reason, world.provided)
 
 
-def test_who_has_been_replaced_orders_nothing(world: World) -> None:
-    """Orders are refused in the transaction that would write them, and nobody is asked (S11)."""
+def test_a_former_leader_orders_nothing(world: World) -> None:
+    """Its transaction is refused, and the provider is not called (S11)."""
     with world.process() as process:
         process.pools.leading.leave()
         process.queue("job")
@@ -358,8 +357,8 @@ def test_who_has_been_replaced_orders_nothing(world: World) -> None:
     assert ([], []) == (process.orders(), world.asked("order"))
 
 
-def test_what_was_said_to_an_earlier_leader_is_not_said_now(world: World) -> None:
-    """Somebody else has led and heard otherwise since: what is there is not given back (S11)."""
+def test_a_reply_to_a_former_leader_is_ignored(world: World) -> None:
+    """Another process may have got a newer reply: an existing node is not returned (S11)."""
     with world.process() as process:
         (world.folder / "late").touch()
         process.queue("job")
@@ -396,8 +395,8 @@ ORDER = NodeOrder(
 
 
 @pytest.mark.usefixtures("lists")
-def test_what_was_given_back_and_is_there_is_given_back_again(world: World) -> None:
-    """Somebody who had stopped for a while may have ordered it once more."""
+def test_a_returned_node_that_still_exists_is_removed_again(world: World) -> None:
+    """A process that was suspended may have ordered it again."""
     with world.process() as process, world.doing("refuse"):
         process.queue("job")
         [order] = process.comes_to(OrderState.GONE)
@@ -416,8 +415,8 @@ def test_what_was_given_back_and_is_there_is_given_back_again(world: World) -> N
 
 
 @pytest.mark.usefixtures("lists")
-def test_a_node_that_has_vanished_is_asked_for_again(world: World) -> None:
-    """As after a restart of what provides it; as long as it is heard of nobody is asked."""
+def test_a_node_that_has_vanished_is_ordered_again(world: World) -> None:
+    """As after a restart of the provider; while the node reports, the provider is not called."""
     with world.process() as process:
         process.queue("job")
         [order] = process.comes_to(OrderState.CONFIRMED)
@@ -438,7 +437,7 @@ def test_a_node_that_has_vanished_is_asked_for_again(world: World) -> None:
     assert [OrderState.READY] == [one.state for one in process.orders()]
 
 
-def test_a_provider_has_only_so_long(world: World) -> None:
+def test_a_call_to_the_provider_has_a_time_limit(world: World) -> None:
     with world.process(limit_s=0.3) as process, world.doing("hang"):
         hook = process.scaler._provisioner
         with pytest.raises(NotDone, match=r"more than 0\.3 seconds"):
@@ -461,9 +460,10 @@ if sys.argv[2] == "hangs":
 
 
 @pytest.mark.parametrize("how", ["ends", "hangs"])
-def test_what_a_provider_leaves_behind_is_not_waited_for(tmp_path: Path, how: str) -> None:
-    """Such as a node it starts, which has its outputs: its own end is the end of its answer, and
-    whoever asks is never held up for longer than it may take (S12)."""
+def test_processes_that_a_provider_leaves_running_are_not_waited_for(
+    tmp_path: Path, how: str
+) -> None:
+    """Such as a node that has its output open: the provider's own exit ends the call (S12)."""
     left, limit_s = tmp_path / "left", 600.0 if how == "ends" else 1.0
     hook = CommandHook((sys.executable, "-ISc", STARTS_ANOTHER, str(left), how), limit_s)
     try:
@@ -482,8 +482,8 @@ def test_what_a_provider_leaves_behind_is_not_waited_for(tmp_path: Path, how: st
         hook.close()
 
 
-def test_who_says_too_much_is_heard_up_to_a_point() -> None:
-    """What does not fit is no answer; of what went wrong the last words are told."""
+def test_long_answers_and_errors_of_a_provider_are_cut_off() -> None:
+    """An answer that is too long is invalid; of an error the end is shown."""
     with pytest.raises(NotDone, match="not JSON"):
         CommandHook(("head", "-c", str(2 * ANSWER_MAX), "/dev/zero")).listed("main")
     talks = "import sys; sys.exit('x' * 100_000 + ' it was the cloud')"
@@ -500,19 +500,19 @@ def test_who_says_too_much_is_heard_up_to_a_point() -> None:
         ("", "not JSON"),
     ],
 )
-def test_what_is_no_answer_is_none(said: str, why: str) -> None:
+def test_an_invalid_answer_counts_as_none(said: str, why: str) -> None:
     with pytest.raises(NotDone, match=why):
         CommandHook(("echo", said)).listed("main")
 
 
-def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_provider_program_is_reported(tmp_path: Path) -> None:
     with pytest.raises(NotDone, match="cannot be started: No such file"):
         CommandHook((str(tmp_path / "nothing"),)).listed("main")
     with pytest.raises(NotDone, match='"state" is none of coming, refused'):
         CommandHook(("echo", '{"state": "perhaps"}')).order("main", ORDER)
 
 
-def test_what_is_being_removed_takes_its_time() -> None:
+def test_a_removal_in_progress_is_called_again() -> None:
     answer = CommandHook(("echo", '{"state": "removing", "reason": "it boots"}')).remove(
         "main", ORDER
     )
@@ -521,7 +521,7 @@ def test_what_is_being_removed_takes_its_time() -> None:
 
 @contextmanager
 def scaler(world: World, who: str, armed: str = "") -> Iterator["subprocess.Popen[bytes]"]:
-    """A process of its own that orders nodes, and may be made to die somewhere."""
+    """A process that orders nodes, and may be killed at a failpoint."""
     marks = {failpoints.VARIABLE: armed, failpoints.MARKS: str(world.folder)}
     process = subprocess.Popen(
         (
@@ -551,10 +551,10 @@ def scaler(world: World, who: str, armed: str = "") -> Iterator["subprocess.Pope
         ("scaling.provider_answered=kill@2", OrderState.GONE),
     ],
 )
-def test_whoever_is_killed_is_followed_by_one_who_goes_on(
+def test_a_killed_process_is_replaced_and_the_order_completes(
     connection: Connection, world: World, point: str, state: OrderState
 ) -> None:
-    """Between advice and order, order and question, answer and note: one order, one node."""
+    """Killed between advice and order, order and call, reply and update: one order, one node."""
     store.set_scale(connection, world.pool, replace(SCALE, every=SECOND), T0)
     handle = pool_on_connection(connection, PoolReplica(world.pool, Ears()))
     until = money_time(connection) + HOUR
@@ -579,10 +579,10 @@ def test_whoever_is_killed_is_followed_by_one_who_goes_on(
     assert ([] if state is OrderState.GONE else [order.id]) == world.provided
 
 
-def test_others_hear_that_a_node_has_gone_and_what_went_wrong_on_one(
+def test_other_processes_see_removed_nodes_and_mishaps(
     database_url: str, connection: Connection, world: World
 ) -> None:
-    """Whoever keeps the pool in memory, and whoever reads it anew."""
+    """Both a process with the pool in memory, and one that reads it again."""
     trouble = Trouble(
         mishaps=(Mishap(T0, "acme", JobId("job"), lost=True, began=False),), until=1, quarantines=2
     )

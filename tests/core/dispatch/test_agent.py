@@ -1,4 +1,4 @@
-"""A node's agent: what it starts, prolongs, stops, ends and forgets (S10, M4)."""
+"""The rules of a node's agent: what it starts, prolongs, stops, ends and forgets (S10, M4)."""
 
 from dataclasses import dataclass, field
 
@@ -45,7 +45,7 @@ def order(
 
 @dataclass(slots=True)
 class Node:
-    """A node whose agent is spoken to."""
+    """A node whose agent gets answers from the test."""
 
     agent: Agent = field(default_factory=lambda: Agent(node=NODE, boot=1, fence=0))
     table: dict[int, Process] = field(default_factory=dict)
@@ -62,20 +62,20 @@ class Node:
         return rules.follow_orders(self.agent, orders, self.table, self.now)
 
     def told(self, *leases: LeaseOrder, takes: int = 0) -> list[Action]:
-        """What comes of a report whose answer takes a while."""
+        """The actions that follow from a report whose answer takes a while."""
         self.report()
         self.now += takes
         return self.hear(*leases)
 
     def runs(self, fence: int, *gpus: int, until: Instant = SAFE, **changes: object) -> "Node":
-        """A process is in the table."""
+        """Add a process to the table."""
         one = Process(fence=fence, piece=Piece(NODE, gpus or (0,), 1), started_at=0, until=until)
         self.table[fence] = replace(one, **changes)
         self.agent.fence = max(self.agent.fence, fence)
         return self
 
 
-def test_a_report_says_all_that_the_node_knows() -> None:
+def test_a_report_lists_all_processes_of_the_node() -> None:
     node = Node().runs(2, run_ms=7, saved_ms=3)
     node.runs(1, exit=Exit.DONE, run_ms=9, exit_code=0, result="[]")
     node.now = 5
@@ -98,15 +98,17 @@ def test_a_report_says_all_that_the_node_knows() -> None:
         (False, Exit.FAILED, Exit.FAILED),
     ],
 )
-def test_what_a_guard_has_ended_unasked_is_gone(stopping: bool, exit: Exit, told: Exit) -> None:
-    """It was cut off: nobody has wanted that, and it was not the job's doing (M3)."""
+def test_a_process_that_its_guard_ended_without_a_request_is_reported_as_gone(
+    stopping: bool, exit: Exit, told: Exit
+) -> None:
+    """It was cut off by the platform: that is not the job's failure (M3)."""
     [reading] = Node().runs(1, run_ms=7, stopping=stopping, exit=exit).report().readings
 
     assert (told, 7) == (reading.exit, reading.run_ms)
 
 
-def test_a_lease_is_started_once_it_is_on_disk() -> None:
-    """Its guard counts from when the report was sent, not from when the answer came (IS7)."""
+def test_a_process_starts_after_its_fence_is_on_disk() -> None:
+    """Its guard counts from when the report was sent, not from when the answer arrived (IS7)."""
     node = Node()
 
     assert [Remember(fence=1), Run(order=order(1), until=SAFE)] == node.told(
@@ -115,8 +117,8 @@ def test_a_lease_is_started_once_it_is_on_disk() -> None:
     assert 1 == node.agent.fence
 
 
-def test_an_agent_relies_on_less_than_the_pool_grants() -> None:
-    """A clock that is a hundredth slow, and the time that ending takes, are left off (IS7)."""
+def test_an_agent_uses_less_time_than_the_lease_grants() -> None:
+    """The margin covers a clock that is one per cent slow, and the time to end a process (IS7)."""
     assert LEASE_TTL - LEASE_TTL // 100 - KILL_SPAN == SAFE
     slow = SAFE * 100 // 99
     assert slow + KILL_SPAN < LEASE_TTL + LEASE_MARGIN - 9 * SECOND, (
@@ -124,7 +126,7 @@ def test_an_agent_relies_on_less_than_the_pool_grants() -> None:
     )
 
 
-def test_an_answer_that_comes_too_late_starts_nothing() -> None:
+def test_a_late_answer_starts_nothing() -> None:
     """Nor does it use up the fence: the next answer may be in time."""
     node = Node()
 
@@ -132,7 +134,7 @@ def test_an_answer_that_comes_too_late_starts_nothing() -> None:
     assert [] != node.told(order(1))
 
 
-def test_fences_are_started_in_their_order() -> None:
+def test_processes_start_in_the_order_of_their_fences() -> None:
     node = Node()
     first, second = order(1, 0), order(2, 1)
 
@@ -140,14 +142,14 @@ def test_fences_are_started_in_their_order() -> None:
 
 
 def test_a_larger_fence_waits_for_a_smaller_one() -> None:
-    """Or the smaller one could never start."""
+    """Otherwise the smaller one could never start."""
     node = Node().runs(1, 0)  # without a lease: it is ended first
 
     assert [Kill(fence=1)] == node.told(order(2, 0), order(3, 1))
 
 
-def test_what_is_being_ended_keeps_its_gpus() -> None:
-    """What has a lease does not keep a part of the same GPU from another (IS1)."""
+def test_a_process_without_a_lease_blocks_its_gpus_until_it_has_ended() -> None:
+    """A process with a lease does not block another part of the same GPU (IS1)."""
     busy, other, shared, ended = Node().runs(1, 0), Node().runs(1, 1), Node().runs(1, 0), Node()
     ended.runs(1, 0, exit=Exit.KILLED)
 
@@ -157,8 +159,8 @@ def test_what_is_being_ended_keeps_its_gpus() -> None:
     assert [Forget, Remember, Run] == [type(one) for one in ended.told(order(2, 0))]
 
 
-def test_an_attempt_is_started_once_whatever_happens() -> None:
-    """What was begun before and is not there is reported as gone, until the pool knows (IS3)."""
+def test_an_attempt_starts_at_most_once() -> None:
+    """One that was started and has no process is reported as gone, until the pool knows (IS3)."""
     node = Node(agent=Agent(node=NODE, boot=2, fence=5))
     node.report()
 
@@ -170,7 +172,7 @@ def test_an_attempt_is_started_once_whatever_happens() -> None:
     assert () == node.report().readings
 
 
-def test_what_is_to_stop_before_it_has_started_is_not_started() -> None:
+def test_a_lease_with_a_stop_request_is_not_started() -> None:
     node = Node()
 
     assert [Remember(fence=1)] == node.told(order(1, stop=True))
@@ -178,7 +180,7 @@ def test_what_is_to_stop_before_it_has_started_is_not_started() -> None:
 
 
 @pytest.mark.parametrize("what", ["an old one", "one of another start", "one never asked for"])
-def test_other_answers_are_left_alone(what: str) -> None:
+def test_answers_to_other_reports_are_ignored(what: str) -> None:
     node = Node()
     node.report()
     node.report()
@@ -191,7 +193,7 @@ def test_other_answers_are_left_alone(what: str) -> None:
     assert 2 == node.agent.answered
 
 
-def test_an_answer_after_very_many_reports_is_not_known_any_more() -> None:
+def test_an_answer_to_a_report_long_ago_is_ignored() -> None:
     node = Node()
     for _ in range(REPORTS_REMEMBERED + 1):
         node.report()
@@ -207,20 +209,20 @@ def test_a_renewed_lease_prolongs_its_process() -> None:
     assert [Prolong(fence=1, until=5 * SECOND + SAFE)] == node.told(order(1))
 
 
-def test_a_guard_is_never_called_back_but_to_stop() -> None:
+def test_the_end_of_a_process_moves_earlier_only_for_a_stop() -> None:
     node = Node().runs(1, until=SAFE)
 
     assert [] == node.told(order(1, lasts=SECOND))
 
 
-def test_no_process_runs_longer_than_it_may() -> None:
-    """By the node's own clock, and ending it takes a moment (M1)."""
+def test_no_process_runs_longer_than_its_limit() -> None:
+    """By the node's own clock, with a margin for ending the process (M1)."""
     node = Node().runs(1, until=SECOND)
 
     assert [Prolong(fence=1, until=10 * SECOND - KILL_SPAN)] == node.told(order(1, run_ms=10_000))
 
 
-def test_what_has_no_time_left_is_not_prolonged() -> None:
+def test_a_process_without_time_left_is_not_prolonged() -> None:
     """Its guard is about to end it; the lease may have been lost (IS7)."""
     node = Node().runs(1, until=SECOND)
     node.now = SECOND
@@ -229,7 +231,7 @@ def test_what_has_no_time_left_is_not_prolonged() -> None:
 
 
 def test_a_process_is_asked_to_stop_once() -> None:
-    """Its guard waits no longer than the grace."""
+    """Its guard ends it after the grace at the latest."""
     node = Node().runs(1)
     node.now = 5 * SECOND
 
@@ -241,12 +243,12 @@ def test_a_process_is_asked_to_stop_once() -> None:
     assert [Stop(fence=1, until=MINUTE)] == late.told(order(1, lasts=0, stop=True))
 
 
-def test_what_has_no_lease_is_ended() -> None:
+def test_a_process_without_a_lease_is_killed() -> None:
     assert [Kill(fence=1)] == Node().runs(1).told()
 
 
 def test_an_end_is_reported_until_the_pool_knows_it() -> None:
-    """It is forgotten when a report that told it was answered, and it has no lease any more."""
+    """It is forgotten when a report with the end was answered, and it has no lease any more."""
     node = Node().runs(1)
     node.report()
     node.runs(1, exit=Exit.DONE)

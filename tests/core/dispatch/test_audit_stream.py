@@ -1,4 +1,4 @@
-"""What a leader leaves behind: events in its pool's stream, and a pool at rest (S11, S14)."""
+"""The audit stream of a pool, and pools at rest (S11, S14)."""
 
 import pytest
 
@@ -18,7 +18,7 @@ from tests.support.dispatch_pool import JOB, OTHER, Trial, asking, ran, running,
 
 
 class Led:
-    """A pool with a leader that notes what it does."""
+    """A pool with a leader that records its decisions."""
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
@@ -33,7 +33,7 @@ class Led:
         known.changed_jobs.clear()
 
     def write(self, epoch: int | None = None, after: int | None = None) -> PlanOutcome:
-        """Decide, and write it."""
+        """Plan, and write the decisions."""
         self.follow()
         decisions = carry_out(self.follower.cluster, self.trial.now).decisions
         self.follower.recorder.record_decisions(decisions)
@@ -48,13 +48,13 @@ class Led:
 
 
 def heard(trial: Trial) -> Trial:
-    """Both of whose nodes were heard of."""
+    """A pool whose two nodes have reported."""
     trial.report()
     return trial
 
 
-def test_a_round_is_noted_with_what_it_was_told() -> None:
-    """A snapshot first, then one event for each round; numbers go on (S14)."""
+def test_a_round_is_recorded_with_its_inputs() -> None:
+    """A snapshot first, then one event for each round, with consecutive numbers (S14)."""
     led = Led(heard(waiting()))
     first = led.write()
     assert [JOB] == [lease.key for lease in first.placed]
@@ -68,7 +68,7 @@ def test_a_round_is_noted_with_what_it_was_told() -> None:
     ]
 
 
-def test_a_large_snapshot_is_several_events(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_snapshot_is_split_into_several_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_stream, "SNAPSHOT_PART_MAX", 1)
     led = Led(heard(waiting()))
     led.write()
@@ -77,8 +77,8 @@ def test_a_large_snapshot_is_several_events(monkeypatch: pytest.MonkeyPatch) -> 
     assert [True, False, False, False] == [one.begins_window for one in led.events]
 
 
-def test_who_does_not_know_the_last_event_writes_nothing() -> None:
-    """It has written itself and did not hear of it, or somebody else has (S11)."""
+def test_a_leader_that_does_not_know_the_last_event_writes_nothing() -> None:
+    """It has written itself without getting the answer, or another leader has (S11)."""
     led = Led(heard(waiting()))
     led.write()
     led.trial.post(asking(), 1, OTHER)
@@ -93,8 +93,8 @@ def test_who_does_not_know_the_last_event_writes_nothing() -> None:
     assert [OTHER] == [lease.key for lease in third.write(after=7).placed], "a window begins"
 
 
-def test_what_stood_against_a_decision_is_noted_with_it() -> None:
-    """With the round that decided it, the last one."""
+def test_a_denied_decision_is_recorded_with_its_round() -> None:
+    """With the last round of the record."""
     led = Led(heard(waiting()))
     led.trial.pass_by(1)
     led.trial.post(asking(), 1, OTHER)
@@ -112,7 +112,7 @@ def test_what_stood_against_a_decision_is_noted_with_it() -> None:
     assert [(), (), denied] == [one.denied for one in work.audit_new]
 
 
-def test_who_notes_nothing_writes_as_ever() -> None:
+def test_decisions_can_be_written_without_a_record() -> None:
     trial = heard(waiting())
     work = trial.work()
 
@@ -123,8 +123,8 @@ def test_who_notes_nothing_writes_as_ever() -> None:
 # At rest
 
 
-def test_a_pool_rests_when_nothing_waits_or_runs() -> None:
-    """From then on nobody has to lead it, and whoever wants to may at once."""
+def test_a_pool_without_jobs_rests() -> None:
+    """From then on it needs no leader, and any process may lead it at once."""
     trial = running()
     until = trial.now + HOUR
     assert not _rests(trial, until), "a job runs"
@@ -148,8 +148,8 @@ def _rests(trial: Trial, until: int, epoch: int | None = None) -> bool:
 
 
 @pytest.mark.parametrize("hold", [0, 60_000], ids=["it waits for credits", "it waits"])
-def test_whatever_comes_has_to_be_led(hold: int) -> None:
-    """Until it is over, and somebody says that the pool may rest (S11)."""
+def test_a_resting_pool_needs_a_leader_when_a_job_arrives(hold: int) -> None:
+    """Until the job has finished, and its leader lets the pool rest again (S11)."""
     trial = Trial()
     assert _rests(trial, NEVER)
     trial.post(asking(hold_micros=hold), 1)
@@ -163,7 +163,7 @@ def test_whatever_comes_has_to_be_led(hold: int) -> None:
     assert NEVER == trial.pool.leader_due_at, "what is over stays so"
 
 
-def test_a_leader_that_goes_on_is_the_same() -> None:
+def test_a_leader_that_renews_its_term_keeps_its_epoch() -> None:
     trial = Trial()
     trial.pass_by(LEADER_TERM)
     work = trial.work()

@@ -1,4 +1,4 @@
-"""What need not be looked at or said twice: following a pool, and telling its orgs."""
+"""What a leader need not read again, and an org need not receive twice."""
 
 from bursar.core.dispatch.cluster_sync import NODE_SCAN_INTERVAL, ClusterMirror
 from bursar.core.dispatch.reports import NodeReport, has_news
@@ -13,7 +13,7 @@ from tests.support.dispatch_pool import GANG, GANG_SPEC, N1, N2, Trial, ran, run
 
 
 def follower(trial: Trial) -> ClusterMirror:
-    """One that knows all that there is; what has changed before is forgotten."""
+    """A follower that knows the whole pool; earlier changes are forgotten."""
     found = ClusterMirror(PoolPolicy(tiers=(PAID,)), trial.now)
     found.follow(trial.pool, trial.pool.changed_jobs, trial.now)
     trial.pool.forget_finished()
@@ -24,8 +24,8 @@ def state(found: ClusterMirror) -> NodeState:
     return found.cluster.nodes.by_id[N1].node.state
 
 
-def test_a_node_that_is_heard_of_again_is_no_news_but_one_that_was_silent_is() -> None:
-    """Only time silences a node, so nothing else is looked at in between."""
+def test_a_report_changes_a_node_only_after_silence() -> None:
+    """Only time makes a node silent, so between two scans only changed nodes are compared."""
     trial = Trial()
     found = follower(trial)
     trial.report(node=N1)
@@ -40,7 +40,7 @@ def test_a_node_that_is_heard_of_again_is_no_news_but_one_that_was_silent_is() -
     assert {N1: None} == trial.pool.changed_nodes
 
 
-def test_a_node_that_is_described_anew_or_whose_clock_is_wrong_is_news() -> None:
+def test_a_new_description_or_a_wrong_clock_changes_a_node() -> None:
     trial = Trial()
     trial.report(node=N1)
     trial.pool.forget_finished()
@@ -57,7 +57,7 @@ def test_a_node_that_is_described_anew_or_whose_clock_is_wrong_is_news() -> None
 
 
 def test_silence_is_noticed_within_a_second() -> None:
-    """Nobody says that a node is silent: all are looked at now and then."""
+    """Silence is no event: all nodes are compared every second."""
     trial = Trial()
     trial.report(node=N1)
     found = follower(trial)
@@ -72,8 +72,8 @@ def test_silence_is_noticed_within_a_second() -> None:
     assert NodeState.DEAD == state(found)
 
 
-def test_a_new_follower_looks_at_all_nodes() -> None:
-    """Also if nothing was touched since others have looked."""
+def test_a_new_follower_reads_all_nodes() -> None:
+    """Even if no node has changed since others read them."""
     trial = Trial()
     trial.report(node=N1)
     trial.pool.forget_finished()
@@ -81,8 +81,8 @@ def test_a_new_follower_looks_at_all_nodes() -> None:
     assert NodeState.READY == state(follower(trial))
 
 
-def test_an_end_tells_of_the_last_reading() -> None:
-    """However much has run since the org was told: one message is enough (D4)."""
+def test_the_message_about_an_end_includes_the_last_reading() -> None:
+    """However much has run since the last message: one message is enough (D4)."""
     trial = waiting()
     trial.place()
     trial.report(ran(0))
@@ -94,7 +94,7 @@ def test_an_end_tells_of_the_last_reading() -> None:
     assert 9_000 == last.run_ms == trial.lease().reported_ms
 
 
-def test_leases_that_a_transaction_gives_are_found_on_their_nodes() -> None:
+def test_new_leases_of_a_transaction_are_found_by_node() -> None:
     """Each on its own nodes only, and once, however often it is written."""
     trial = running(GANG, spec=GANG_SPEC)
     old = trial.lease()
@@ -108,8 +108,8 @@ def test_leases_that_a_transaction_gives_are_found_on_their_nodes() -> None:
     assert [(1, 6_000), (2, 1)] == [(one.fence, one.run_ms) for one in work.live_on(N2)]
 
 
-def test_answer_is_news_until_the_node_reports_that_it_carries_it_out() -> None:
-    """An earlier answer with the same orders may be lost: the next one does not wait (M5)."""
+def test_orders_are_news_until_the_node_reports_that_it_follows_them() -> None:
+    """An earlier answer with the same orders may be lost, so the next one is sent at once (M5)."""
     trial = running()
     report = NodeReport(node=N1, boot=1, number=9, at=0, answered_at=None, readings=(ran(5_000),))
     trial.post(Withdraw(), 2)

@@ -1,4 +1,4 @@
-"""A scheduler's cluster keeps up with its pool, whoever has changed it (S11)."""
+"""A scheduler's cluster follows the pool, whichever process has changed it (S11)."""
 
 from bursar.core.dispatch import pool as rules
 from bursar.core.dispatch.cluster_sync import ClusterMirror, describe_job
@@ -37,7 +37,7 @@ def follower(trial: Trial) -> ClusterMirror:
     return found
 
 
-def test_a_new_leader_finds_what_waits_and_what_runs() -> None:
+def test_a_new_leader_finds_waiting_and_running_jobs() -> None:
     trial = running()
     trial.post(asking(), 1, ("acme", JobId("other")))
     cluster = follower(trial).cluster
@@ -54,7 +54,7 @@ SECOND_JOB = "acme", JobId("second")
 
 
 def making_room() -> Trial:
-    """Two jobs on the GPUs of the first node, which were asked to leave them to a third."""
+    """Two jobs on the first node were asked to stop for a third."""
     trial = running()
     trial.post(asking(), 1, SECOND_JOB)
     trial.place((Piece(N1, (1,), 1),), key=SECOND_JOB)
@@ -77,8 +77,8 @@ KEPT = EarmarkGpus(
 )  # fmt: skip
 
 
-def test_gpus_go_to_whom_they_were_freed_for_whoever_leads_by_then() -> None:
-    """Also if one with a better turn has come, and one of the two has left already (S5, S11)."""
+def test_earmarked_gpus_go_to_their_job_under_a_new_leader() -> None:
+    """Also if a job with a better turn has arrived and one of two victims has left (S5, S11)."""
     trial = making_room()
     stands_by = follower(trial)
     trial.post(asking(spec=replace(SPEC, priority_class=10)), 1, ("acme", JobId("small")))
@@ -99,8 +99,8 @@ def test_gpus_go_to_whom_they_were_freed_for_whoever_leads_by_then() -> None:
         assert (KEPT.job, KEPT.pieces) == (start.job, start.pieces)
 
 
-def test_gpus_that_others_have_by_now_are_kept_for_nobody() -> None:
-    """As those of a node that was away for a while, or that cannot be used."""
+def test_an_earmark_on_gpus_that_other_jobs_have_is_dropped() -> None:
+    """As on a node that was silent for a while, or cannot be used."""
     trial = making_room()
     trial.report(ran(0, 1, exit=Exit.STOPPED))
     other = "acme", JobId("other")
@@ -121,8 +121,8 @@ def test_gpus_that_others_have_by_now_are_kept_for_nobody() -> None:
     assert {} == follower(trial).cluster.earmarks
 
 
-def test_what_is_kept_stays_so_when_more_is_set_aside() -> None:
-    """The job is described anew, and waits on for the same GPUs."""
+def test_an_earmark_stays_when_the_hold_grows() -> None:
+    """The job is described again, and waits for the same GPUs."""
     trial = making_room()
     found = follower(trial)
     trial.post(HoldGrew(added=1_000_000, until=trial.now + 20 * MINUTE), 2, BIG)
@@ -132,7 +132,7 @@ def test_what_is_kept_stays_so_when_more_is_set_aside() -> None:
     assert [cluster_name(BIG)] == list(found.cluster.earmarks)
 
 
-def test_nothing_new_is_no_news() -> None:
+def test_following_without_changes_reports_none() -> None:
     trial = running()
     found = follower(trial)
 
@@ -141,7 +141,7 @@ def test_nothing_new_is_no_news() -> None:
     assert not found.follow(trial.pool, trial.pool.changed_jobs, trial.now)
 
 
-def test_what_the_leader_has_decided_itself_is_no_news() -> None:
+def test_the_leaders_own_decisions_are_no_changes() -> None:
     trial = waiting()
     found = follower(trial)
     [start] = carry_out(found.cluster, trial.now).decisions
@@ -153,7 +153,7 @@ def test_what_the_leader_has_decided_itself_is_no_news() -> None:
     assert not found.follow(trial.pool, trial.pool.changed_jobs, trial.now)
 
 
-def test_ends_waits_and_withdrawals_are_followed() -> None:
+def test_ends_and_cancellations_are_followed() -> None:
     trial = running()
     found = follower(trial)
     trial.report(ran(5_000, exit=Exit.GONE))
@@ -165,8 +165,8 @@ def test_ends_waits_and_withdrawals_are_followed() -> None:
     assert ({}, {}) == (found.cluster.running, found.cluster.waiting)
 
 
-def test_another_attempt_of_the_same_job_is_another_one() -> None:
-    """Even if both its end and its start were missed: it may lie elsewhere."""
+def test_a_new_attempt_of_a_job_replaces_the_old_one() -> None:
+    """Even if both its end and its start were missed: it may be on other nodes."""
     trial = running()
     found = follower(trial)
     trial.report(ran(5_000, exit=Exit.GONE))
@@ -178,7 +178,7 @@ def test_another_attempt_of_the_same_job_is_another_one() -> None:
     assert (piece,) == found.cluster.running[NAME].pieces
 
 
-def test_who_was_asked_to_stop_is_leaving() -> None:
+def test_a_job_with_a_stop_request_is_stopping_in_the_cluster() -> None:
     trial = running()
     found = follower(trial)
     trial.post(Withdraw(), 2)
@@ -190,7 +190,7 @@ def test_who_was_asked_to_stop_is_leaving() -> None:
     assert follower(trial).cluster.running[NAME].stops_at is not None
 
 
-def test_a_silent_node_is_dead_until_it_is_heard_of() -> None:
+def test_a_silent_node_is_dead_until_it_reports() -> None:
     """IS15."""
     trial = waiting()
     found = follower(trial)
@@ -205,7 +205,7 @@ def test_a_silent_node_is_dead_until_it_is_heard_of() -> None:
     assert NodeState.READY is found.cluster.nodes.by_id[N1].node.state
 
 
-def test_who_waits_for_credits_does_not_wait_for_gpus() -> None:
+def test_a_job_out_of_credits_does_not_wait_in_the_cluster() -> None:
     trial = waiting(hold_micros=10_000)
     found = follower(trial)
     assert {} == found.cluster.waiting
@@ -215,8 +215,8 @@ def test_who_waits_for_credits_does_not_wait_for_gpus() -> None:
     assert [NAME] == list(found.cluster.waiting)
 
 
-def test_what_is_typical_is_what_was_submitted_lately() -> None:
-    """Who leads knows it of all jobs it finds; one that waits again does not count again (S6)."""
+def test_typical_shapes_are_those_of_recent_submissions() -> None:
+    """A leader counts all jobs it finds; a job that waits again does not count twice (S6)."""
     trial = running()
     found = follower(trial)
     trial.post(asking(spec=GANG_SPEC), 1, ("acme", JobId("gang")))
@@ -229,7 +229,7 @@ def test_what_is_typical_is_what_was_submitted_lately() -> None:
     assert ((SPEC.shape, 1),) == follower(running()).cluster.fragments.typical
 
 
-def test_who_has_run_for_longer_than_it_said_says_nothing() -> None:
+def test_a_job_that_exceeds_its_estimate_has_none() -> None:
     trial = running(spec=replace(SPEC, estimate_ms=20_000))
     trial.report(ran(5_000, saved_ms=5_000, exit=Exit.GONE))
     left = follower(trial).cluster.waiting[NAME].estimate
@@ -240,7 +240,7 @@ def test_who_has_run_for_longer_than_it_said_says_nothing() -> None:
 
 
 def test_a_job_starts_again_where_its_credits_last() -> None:
-    """What is set aside was trimmed to the type it first ran on; more of it opens the others."""
+    """Its hold was reduced for the type it first ran on; a larger hold allows the others again."""
     types = ("A100", "H100")
     spec = replace(SPEC, shape=Shape(types=types))
     rates = (("A100", PER_MS), ("H100", 2 * PER_MS))
@@ -258,7 +258,7 @@ def test_a_job_starts_again_where_its_credits_last() -> None:
     assert not found.follow(trial.pool, trial.pool.changed_jobs, trial.now)
 
 
-def test_who_has_credits_for_a_while_runs_wherever_that_is_long_enough() -> None:
+def test_a_rolling_job_runs_on_every_type_that_its_credits_pay_for_a_while() -> None:
     rates = (("A100", PER_MS), ("H100", 10 * PER_MS))
     spec = replace(SPEC, shape=Shape(types=("A100", "H100")))
 
@@ -267,8 +267,8 @@ def test_who_has_credits_for_a_while_runs_wherever_that_is_long_enough() -> None
     ).shape.types
 
 
-def test_late_usage_may_leave_too_little_to_wait_for_a_place() -> None:
-    """Then it waits for credits, and the leader plans on without it."""
+def test_late_usage_may_take_a_queued_job_out_of_the_cluster() -> None:
+    """Then it waits for credits, and the leader plans without it."""
     trial = waiting(hold_micros=13_000)
     trial.place()
     trial.pass_by(5 * SECOND).report(ran(2_000))
@@ -285,8 +285,8 @@ def test_late_usage_may_leave_too_little_to_wait_for_a_place() -> None:
     assert JobState.QUEUED is trial.job().state
 
 
-def test_who_is_lost_at_its_start_is_tried_again_later_and_later() -> None:
-    """A node that cannot start anything must not use a job's attempts up in a moment."""
+def test_a_job_that_is_lost_at_its_start_backs_off_longer_each_time() -> None:
+    """A node that cannot start anything must not use up a job's attempts at once."""
     trial = waiting(spec=replace(SPEC, requeues=20))
     pauses = []
     for number in range(1, 13):

@@ -1,4 +1,4 @@
-"""Nodes that were ordered: from the order to the node that is given back (S12)."""
+"""Orders of nodes: from the request to the return of the node (S12)."""
 
 import pytest
 
@@ -96,8 +96,8 @@ def there() -> Ordered:
     return found
 
 
-def test_an_order_goes_all_the_way() -> None:
-    """Asked for, said yes to, heard of, used, drained when empty, given back."""
+def test_an_order_passes_through_all_states() -> None:
+    """Requested, confirmed, ready, draining when advised, removing when empty, gone."""
     found = ordered()
     assert NodeState.ON_ORDER is found.state()
     assert OrderState.CONFIRMED is found.carry_on(ProviderReply.YES)
@@ -122,7 +122,7 @@ def test_an_order_goes_all_the_way() -> None:
     assert 16 * CREDIT == found.order.cost(found.trial.now + HOUR)
 
 
-def test_whoever_does_not_lead_orders_nothing() -> None:
+def test_a_process_that_does_not_lead_orders_nothing() -> None:
     trial = waiting()
     stale = trial.epoch - 1
     denied = [
@@ -134,8 +134,8 @@ def test_whoever_does_not_lead_orders_nothing() -> None:
     assert [Denied.EPOCH_STALE] * 3 == denied
 
 
-def test_an_order_that_is_asked_for_again_changes_nothing() -> None:
-    """A crash behind the order: it is read back and is there."""
+def test_a_repeated_order_changes_nothing() -> None:
+    """After a crash behind the order, it is read again."""
     found = there()
     work = found.trial.work()
     assert rules.add_ordered_nodes(work, found.trial.epoch, [found.order]) is None
@@ -143,8 +143,8 @@ def test_an_order_that_is_asked_for_again_changes_nothing() -> None:
     assert {} == work.machines_new
 
 
-def test_a_node_on_order_is_capacity_with_a_date_which_moves_on_when_it_is_late() -> None:
-    """Nobody takes it for there before it is heard of, however late it is."""
+def test_an_ordered_node_is_capacity_with_a_date_that_moves_while_it_is_late() -> None:
+    """It does not count as ready before it reports, however late it is."""
     found = ordered()
     trial = found.trial
     follower = ClusterMirror(PoolPolicy(tiers=(PAID,)), trial.now)
@@ -165,7 +165,7 @@ def test_a_node_on_order_is_capacity_with_a_date_which_moves_on_when_it_is_late(
     assert 8_000 == follower.cluster.nodes.by_id[NEW].kind.cpu_milli, "described anew"
 
 
-def test_who_has_registered_and_said_nothing_is_still_on_order() -> None:
+def test_a_registered_node_without_a_report_is_still_on_order() -> None:
     found = ordered()
     work = found.trial.work()
     register_node(work, ORDER.node)
@@ -178,8 +178,8 @@ def test_who_has_registered_and_said_nothing_is_still_on_order() -> None:
 
 
 @pytest.mark.parametrize("said", [None, ProviderReply.YES])
-def test_a_late_order_is_given_up_and_given_back(said: ProviderReply | None) -> None:
-    """Whoever has said nothing may have meant yes: nothing that is paid for is forgotten."""
+def test_a_late_order_is_given_up_and_its_node_returned(said: ProviderReply | None) -> None:
+    """A provider that did not answer may have a node: it must be returned."""
     found = ordered()
     assert not ORDER.is_late(ORDER.ready_by)
     assert ORDER.is_late(ORDER.ready_by + 1)
@@ -195,7 +195,7 @@ def test_a_late_order_is_given_up_and_given_back(said: ProviderReply | None) -> 
     assert not found.order.is_late(found.trial.now)
 
 
-def test_an_order_that_is_refused_is_given_back() -> None:
+def test_the_node_of_a_refused_order_is_returned() -> None:
     found = ordered()
     assert OrderState.REMOVING is found.carry_on(ProviderReply.NO)
 
@@ -203,7 +203,7 @@ def test_an_order_that_is_refused_is_given_back() -> None:
     assert found.order.is_cancelled
 
 
-def test_a_node_that_is_gone_at_its_providers_is_given_back() -> None:
+def test_a_node_that_its_provider_has_lost_is_returned() -> None:
     found = there()
     assert OrderState.REMOVING is found.carry_on(ProviderReply.NO)
 
@@ -214,7 +214,7 @@ def test_a_node_that_is_gone_at_its_providers_is_given_back() -> None:
     assert not found.order.is_cancelled, "it had come"
 
 
-def test_a_silent_node_is_asked_for_again_and_then_given_back() -> None:
+def test_a_silent_node_is_ordered_again_and_then_returned() -> None:
     found = there()
     assert not is_vanished(found.order, found.machine, found.trial.now)
     found.trial.pass_by(LEASE_TTL)
@@ -229,8 +229,8 @@ def test_a_silent_node_is_asked_for_again_and_then_given_back() -> None:
     assert RemovalReason.SILENT is found.order.removal_reason
 
 
-def test_nobody_is_given_up_for_what_was_said_while_nobody_listened() -> None:
-    """The service was away for an hour: its nodes need a moment to be heard of."""
+def test_silence_before_the_leader_took_over_does_not_count() -> None:
+    """After an hour without the service, its nodes need a moment to report."""
     found = ordered()
     since = found.trial.pass_by(HOUR).now
     found.trial.pass_by(REPLY_WAIT - 1)
@@ -244,7 +244,7 @@ def test_nobody_is_given_up_for_what_was_said_while_nobody_listened() -> None:
     assert OrderState.REMOVING is other.carry_on(since=since)
 
 
-def test_a_row_that_is_missing_is_no_reason_to_forget_a_node() -> None:
+def test_an_ordered_node_without_a_row_in_the_pool_is_still_returned() -> None:
     found = there()
     work = found.trial.work()
     work.remove_node(NEW)
@@ -256,7 +256,7 @@ def test_a_row_that_is_missing_is_no_reason_to_forget_a_node() -> None:
     assert OrderState.REMOVING is found.carry_on()
 
 
-def test_only_ordered_nodes_that_are_named_and_there_are_drained() -> None:
+def test_only_ordered_and_ready_nodes_are_drained() -> None:
     found = there()
     trial = found.trial
     work = trial.work()
@@ -268,7 +268,7 @@ def test_only_ordered_nodes_that_are_named_and_there_are_drained() -> None:
     assert OrderState.DRAINING is found.drain()
 
 
-def test_an_operator_takes_back_what_is_draining() -> None:
+def test_an_operator_can_end_the_draining_of_an_ordered_node() -> None:
     found = there()
     found.drain()
     operator_says_ready(found)
@@ -276,7 +276,7 @@ def test_an_operator_takes_back_what_is_draining() -> None:
     assert OrderState.READY is found.carry_on()
 
 
-def test_nobody_takes_back_what_is_being_removed() -> None:
+def test_a_node_that_is_being_removed_cannot_be_made_ready() -> None:
     """Its provider may have ended it already."""
     found = there()
     found.drain()
@@ -288,8 +288,8 @@ def test_nobody_takes_back_what_is_being_removed() -> None:
     assert Denied.NODE_NOT_READY is found.trial.place((Piece(NEW, (0,), 1),))
 
 
-def test_a_node_is_not_gone_while_something_may_run_there() -> None:
-    """A job that got in between is waited for, and the node asked to be removed once more."""
+def test_a_node_is_not_gone_while_a_job_may_run_on_it() -> None:
+    """The removal waits for a job that started in between, and is requested again."""
     found = there()
     found.drain()
     found.carry_on()
@@ -308,7 +308,7 @@ def operator_says_ready(found: Ordered) -> None:
     work.commit()
 
 
-def test_a_node_that_is_gone_leaves_the_cluster() -> None:
+def test_a_removed_node_leaves_the_cluster() -> None:
     found = there()
     trial = found.trial
     follower = ClusterMirror(PoolPolicy(tiers=(PAID,)), trial.now)
@@ -322,7 +322,7 @@ def test_a_node_that_is_gone_leaves_the_cluster() -> None:
     assert not follower.follow(trial.pool, (), trial.now)
 
 
-def test_a_node_that_is_dropped_and_put_again_is_there() -> None:
+def test_a_node_that_is_removed_and_added_again_exists() -> None:
     trial = waiting()
     work = trial.work()
     machine = PoolNode(node=ORDER.node)
@@ -341,8 +341,8 @@ def test_a_node_that_is_dropped_and_put_again_is_there() -> None:
     assert machine == trial.pool.machines[NEW]
 
 
-def test_what_was_ordered_is_not_on_offer_any_more() -> None:
-    """Until it was given back; an offer that was made smaller meanwhile is used up."""
+def test_ordered_nodes_reduce_the_offer() -> None:
+    """Until they are returned; an offer that was made smaller meanwhile is used up."""
     offer = CapacityOffer(node=replace(ORDER.node, id=NodeId("h100")), price=1, delay=DELAY, most=2)
     scale = Scale(offers=(offer, replace(offer, most=0)), scaling=Scaling())
     gone = replace(ORDER, state=OrderState.GONE)

@@ -1,4 +1,4 @@
-"""A scheduler's cluster under the policy and the slices that its pool was told (B4, S3)."""
+"""A scheduler's cluster under the policy and the quota slices of its pool (B4, S3)."""
 
 from bursar.core.dispatch.cluster_sync import ClusterMirror, convert_usage
 from bursar.core.dispatch.state import Exit, Lease, PolicyInForce, cluster_name
@@ -46,7 +46,7 @@ def limits(cluster: Cluster) -> dict[str, Share]:
     return dict(cluster.policy.limits)
 
 
-def test_a_new_follower_knows_the_policy_and_all_slices() -> None:
+def test_a_new_follower_has_the_policy_and_all_slices() -> None:
     trial = running()
     told(trial, ONE, policy=HEAVY)
     cluster = follower(trial).cluster
@@ -57,8 +57,8 @@ def test_a_new_follower_knows_the_policy_and_all_slices() -> None:
     assert 1_000 == cluster.tree.groups.limits[QUOTA].used["*"]
 
 
-def test_a_policy_is_put_in_force_at_once_and_nothing_that_is_known_is_lost() -> None:
-    """What was used, what runs, what waits, who has a date (S3)."""
+def test_a_new_policy_applies_at_once_and_keeps_the_cluster() -> None:
+    """Past usage, running and waiting jobs, and dates stay (S3)."""
     trial = running()
     found = follower(trial)
     trial.pass_by(MINUTE)
@@ -75,8 +75,8 @@ def test_a_policy_is_put_in_force_at_once_and_nothing_that_is_known_is_lost() ->
     assert not followed(found, trial)
 
 
-def test_another_half_life_leaves_what_was_used_as_it_is_now() -> None:
-    """It fades otherwise from now on (S3)."""
+def test_a_new_half_life_keeps_the_current_usage() -> None:
+    """It fades at the new rate from now on (S3)."""
     trial = running()
     found = follower(trial)
     trial.pass_by(HOUR)
@@ -110,7 +110,7 @@ def test_a_slice_that_grows_lets_the_next_job_start() -> None:
     assert 1 == len(carry_out(found.cluster, trial.now).decisions)
 
 
-def test_a_new_slice_counts_what_is_there_already() -> None:
+def test_a_new_slice_counts_existing_jobs() -> None:
     trial = running()
     trial.post(asking(), 1, SECOND_JOB)
     found = follower(trial)
@@ -123,7 +123,7 @@ def test_a_new_slice_counts_what_is_there_already() -> None:
     assert 1 == len(carry_out(found.cluster, trial.now).decisions)
 
 
-def test_who_names_a_quota_that_is_not_known_waits_for_it() -> None:
+def test_a_job_under_an_unknown_quota_waits_for_its_slice() -> None:
     trial = waiting(quotas=("q",))
     found = follower(trial)
     assert {QUOTA: NOTHING} == limits(found.cluster)
@@ -135,7 +135,7 @@ def test_who_names_a_quota_that_is_not_known_waits_for_it() -> None:
     assert 1 == len(carry_out(found.cluster, trial.now).decisions)
 
 
-def test_two_jobs_that_name_the_same_quota_are_told_of_once() -> None:
+def test_a_quota_of_several_jobs_is_added_to_the_cluster_once() -> None:
     trial = waiting(quotas=("q",))
     trial.post(asking(quotas=("q",)), 1, SECOND_JOB)
 
@@ -143,7 +143,7 @@ def test_two_jobs_that_name_the_same_quota_are_told_of_once() -> None:
 
 
 def test_ceilings_that_change_are_replayed() -> None:
-    """As everything that a cluster is told (S14)."""
+    """Like all inputs of a cluster (S14)."""
     trial = running()
     trial.post(asking(), 1, SECOND_JOB)
     told(trial, ONE)
@@ -162,8 +162,8 @@ def test_ceilings_that_change_are_replayed() -> None:
     assert found.cluster.snapshot() == again.snapshot()
 
 
-def test_a_job_that_is_over_leaves_before_the_policy_changes() -> None:
-    """What the pool has forgotten and the cluster has not is left as it is."""
+def test_a_finished_job_leaves_the_cluster_before_the_policy_changes() -> None:
+    """A job that the pool has dropped and the cluster has not stays unchanged."""
     trial = running()
     found = follower(trial)
     trial.report(ran(6_000, exit=Exit.DONE))
@@ -180,7 +180,7 @@ def faded(found: ClusterMirror, trial: Trial) -> int:
     return tree.usage.decayed_usage(tree.groups.root, trial.now)
 
 
-def test_a_new_leader_knows_what_users_have_had() -> None:
+def test_a_new_leader_knows_the_past_usage_of_users() -> None:
     """As well as the one before it, whatever has ended and faded meanwhile (S3)."""
     trial = running()
     found = follower(trial)

@@ -69,7 +69,7 @@ GROWN = HoldGrew(added=30_000, until=0)
 # Messages of orgs
 
 
-def test_a_job_waits_as_its_org_said() -> None:
+def test_a_job_waits_with_the_terms_of_its_org() -> None:
     trial = waiting()
     job = trial.job()
 
@@ -79,7 +79,7 @@ def test_a_job_waits_as_its_org_said() -> None:
 
 
 def test_messages_are_handled_once_and_in_order() -> None:
-    """What comes again is acknowledged again; what has overtaken another is left alone (D4)."""
+    """A repeat is acknowledged again; a message that arrives early is left alone (D4)."""
     trial = Trial()
 
     assert not trial.post(GROWN, 2)
@@ -91,7 +91,7 @@ def test_messages_are_handled_once_and_in_order() -> None:
     assert (90_000, 2) == (trial.job().hold_micros, trial.job().received)
 
 
-def test_a_withdrawn_job_leaves_the_queue() -> None:
+def test_a_cancelled_job_leaves_the_queue() -> None:
     trial = waiting()
     trial.post(Withdraw(), 2)
 
@@ -99,8 +99,8 @@ def test_a_withdrawn_job_leaves_the_queue() -> None:
     assert [Dropped(end_class=EndClass.USER, why=Cause.CANCELLED)] == trial.told()
 
 
-def test_a_job_that_is_over_hears_no_more() -> None:
-    """Messages that cross its end change nothing of it."""
+def test_a_finished_job_ignores_messages() -> None:
+    """Messages that cross its end change nothing."""
     trial = waiting()
     assert all([trial.post(Withdraw(), 2), trial.post(Withdraw(), 3), trial.post(GROWN, 4)])
 
@@ -111,7 +111,7 @@ def test_a_job_that_is_over_hears_no_more() -> None:
 @pytest.mark.parametrize(
     ("message", "n"), [(Withdraw(), 1), (Dropped(end_class=EndClass.USER, why=Cause.CANCELLED), 2)]
 )
-def test_what_cannot_be_is_a_bug(message: object, n: int) -> None:
+def test_an_impossible_message_is_a_bug(message: object, n: int) -> None:
     trial = waiting()
     envelope = JobMessage("acme", JobId("other" if n == 1 else "job"), n, message)  # type: ignore[arg-type]
 
@@ -149,7 +149,7 @@ def _gpu(*gpus: int, node: NodeId = N1) -> tuple[Piece, ...]:
         (Denied.WRONG_SIZE, _gpu(0, 1), {}),
     ],
 )
-def test_what_stands_against_a_placement(
+def test_reasons_to_deny_a_placement(
     why: Denied, pieces: tuple[Piece, ...], settings: dict[str, object]
 ) -> None:
     assert why is waiting().place(pieces, **settings)  # type: ignore[arg-type]
@@ -163,7 +163,7 @@ def test_a_job_is_leased_once() -> None:
 
 
 def test_a_gpu_is_leased_once() -> None:
-    """And another one beside it is free (IS1)."""
+    """Another GPU of the node is free (IS1)."""
     trial = waiting()
     other = ("acme", JobId("other"))
     trial.post(asking(), 1, other)
@@ -173,7 +173,7 @@ def test_a_gpu_is_leased_once() -> None:
     assert isinstance(trial.place(_gpu(1), key=other), Lease)
 
 
-def test_a_gpu_on_another_node_is_another_one() -> None:
+def test_equal_gpu_numbers_on_two_nodes_do_not_conflict() -> None:
     trial = waiting()
     other = ("acme", JobId("other"))
     trial.post(asking(), 1, other)
@@ -198,8 +198,8 @@ def test_parts_of_a_gpu_are_leased_until_it_is_full() -> None:
     assert Denied.SLOT_TAKEN is trial.place(half, key=keys[2])
 
 
-def test_nobody_has_more_of_a_gpu_than_the_part_that_is_paid_for() -> None:
-    """Half of three slots is no number of them, nor is a GPU divided that has one (S1)."""
+def test_a_job_gets_no_more_of_a_gpu_than_it_pays_for() -> None:
+    """Half of three slots is no whole number, and a GPU with one slot cannot be divided (S1)."""
     trial = waiting(spec=HALF)
     machine = trial.pool.machines[N1]
     trial.pool.machines[N1] = replace(machine, node=replace(machine.node, slots=3))
@@ -222,7 +222,7 @@ def test_nothing_is_leased_on_a_node_of_another_type() -> None:
 
 
 def test_nothing_is_leased_on_a_silent_node() -> None:
-    """Nor on one that was never heard of (IS15)."""
+    """Nor on one that has never reported (IS15)."""
     trial = waiting()
     trial.pass_by(LEASE_TTL - 1)
     assert is_usable(trial.pool.machines[N1], trial.now)
@@ -241,7 +241,7 @@ def test_nothing_is_leased_without_credits_or_time(changes: dict[str, object]) -
     assert trial.place() in (Denied.HOLD_ENDED, Denied.NOT_QUEUED)
 
 
-def test_what_costs_nothing_may_run_as_long_as_it_may() -> None:
+def test_a_free_job_is_limited_by_its_run_time_only() -> None:
     trial = waiting(rates=(("H100", 0),), hold_micros=0)
     lease = trial.place()
 
@@ -252,8 +252,8 @@ def test_what_costs_nothing_may_run_as_long_as_it_may() -> None:
 # Leading
 
 
-def test_one_leads_at_a_time() -> None:
-    """Another one may when the term is over; its epoch is larger (S11, IS4)."""
+def test_one_process_leads_at_a_time() -> None:
+    """Another one may lead after the term; its epoch is larger (S11, IS4)."""
     trial = Trial()
     work = trial.pass_by(LEADER_TERM - 1).work()
     assert rules.lead(work, "two") is None
@@ -268,8 +268,8 @@ def test_one_leads_at_a_time() -> None:
     assert Denied.EPOCH_STALE is trial.preempt()
 
 
-def test_somebody_leads_although_the_clock_was_ahead_for_a_while() -> None:
-    """The pool's time stands still until the clock has caught up; terms go by the clock (N2)."""
+def test_a_pool_gets_a_leader_although_its_clock_was_ahead() -> None:
+    """The pool's time stands still until the clock has caught up; terms follow the clock (N2)."""
     trial = Trial()
     work = trial.pass_by(HOUR).work()
     assert 1 == rules.lead(work, "one")
@@ -282,7 +282,7 @@ def test_somebody_leads_although_the_clock_was_ahead_for_a_while() -> None:
     assert 3 == rules.lead(trial.pass_by(1).work(), "three")
 
 
-def test_a_transaction_that_is_dropped_has_not_been() -> None:
+def test_a_dropped_transaction_changes_nothing() -> None:
     """S11."""
     trial = waiting()
     before = trial.job()
@@ -295,7 +295,7 @@ def test_a_transaction_that_is_dropped_has_not_been() -> None:
 # Reports
 
 
-def test_a_report_renews_and_is_answered_with_all_leases() -> None:
+def test_a_report_renews_all_leases_and_its_answer_lists_them() -> None:
     trial = waiting()
     trial.place()
     trial.pass_by(5 * SECOND)
@@ -318,8 +318,8 @@ def test_the_first_reading_is_the_start() -> None:
     assert Started(attempt=1, gpu_type="H100", started_at=T0, run_ms=60_000) == trial.told()[0]
 
 
-def test_a_report_that_is_no_newer_is_left_alone() -> None:
-    """By the number of the start first, then of the report."""
+def test_a_report_that_is_not_newer_is_ignored() -> None:
+    """By the number of the agent's start first, then of the report."""
     trial = waiting()
 
     assert trial.report(boot=2, n=1) is not None
@@ -340,7 +340,7 @@ def test_a_start_number_that_is_far_ahead_is_ignored() -> None:
     assert BOOT_STEP_MAX + 1 == trial.pool.machines[N1].boot
 
 
-def test_an_operator_lets_a_node_report_again_when_it_has_no_lease() -> None:
+def test_an_operator_can_reset_the_reports_of_a_node_without_leases() -> None:
     """As after its disk was replaced; with a lease, its agent could start an attempt twice."""
     trial = waiting()
     trial.report(boot=7, n=5)
@@ -358,7 +358,7 @@ def test_an_operator_lets_a_node_report_again_when_it_has_no_lease() -> None:
     assert trial.report(boot=1, n=1) is not None
 
 
-def test_a_reading_of_nobody_changes_nothing() -> None:
+def test_a_reading_without_a_lease_changes_nothing() -> None:
     trial = running()
     before = trial.lease()
     trial.report(ran(7_000, fence=9), node=N1)
@@ -368,7 +368,7 @@ def test_a_reading_of_nobody_changes_nothing() -> None:
 
 
 def test_readings_never_go_back_and_prove_no_more_than_the_lease() -> None:
-    """Beyond that they are clamped, and that is remembered (M2, IM1)."""
+    """Longer readings are clamped, and that is recorded (M2, IM1)."""
     trial = running()
     trial.report(ran(3_000))
     assert (5_000, False) == (trial.lease().run_ms, trial.lease().clamped)
@@ -377,8 +377,8 @@ def test_readings_never_go_back_and_prove_no_more_than_the_lease() -> None:
     assert (5_000, True) == (trial.lease().run_ms, trial.lease().clamped)
 
 
-def test_a_lease_that_has_run_out_is_not_renewed() -> None:
-    """What it says it has run counts up to its end; its process is gone, whatever it says (M4)."""
+def test_an_expired_lease_is_not_renewed() -> None:
+    """The run time it reports counts up to its end; its process counts as gone (M4)."""
     trial = running()
     until = trial.lease().parts[0].until
     trial.pass_by(LEASE_TTL)
@@ -390,7 +390,7 @@ def test_a_lease_that_has_run_out_is_not_renewed() -> None:
     assert (25_000, True) == (trial.lease().run_ms, trial.lease().clamped)
 
 
-def test_the_org_is_told_now_and_then() -> None:
+def test_the_org_gets_readings_at_intervals() -> None:
     """Each hundredth of the hold: 600 ms here (D4)."""
     trial = running()
     trial.pass_by(599_000)
@@ -408,8 +408,8 @@ def test_a_lease_does_not_outlive_its_hold() -> None:
     assert 7 * SECOND == order.ttl_us
 
 
-def test_what_is_not_started_in_time_is_lost() -> None:
-    """Its node may send and not hear: its reports alone do not keep a lease (S10)."""
+def test_an_attempt_that_does_not_start_in_time_is_lost() -> None:
+    """Its node may send without receiving: reports alone do not keep a lease (S10)."""
     trial = waiting()
     trial.place()
     while trial.now < T0 + START_TIMEOUT:
@@ -444,7 +444,9 @@ def test_what_is_not_started_in_time_is_lost() -> None:
         (Exit.KILLED, Cause.LOST, JobState.QUEUED),
     ],
 )
-def test_how_a_process_ends_is_how_its_job_goes_on(exit: Exit, why: Cause, state: JobState) -> None:
+def test_the_exit_of_a_process_decides_the_next_state_of_its_job(
+    exit: Exit, why: Cause, state: JobState
+) -> None:
     trial = running()
     trial.pass_by(SECOND)
 
@@ -452,7 +454,7 @@ def test_how_a_process_ends_is_how_its_job_goes_on(exit: Exit, why: Cause, state
     assert (why, state, None) == (trial.lease().why, trial.job().state, trial.job().fence)
 
 
-def test_lost_work_is_given_back_and_the_job_s_own_is_not() -> None:
+def test_work_lost_by_the_platform_is_refunded_and_by_the_job_is_not() -> None:
     """Back to the last checkpoint (M3)."""
     lost, own = running(), running()
     lost.report(ran(5_000, saved_ms=2_000, exit=Exit.GONE))
@@ -470,7 +472,7 @@ def test_lost_work_is_given_back_and_the_job_s_own_is_not() -> None:
 
 
 def test_a_dead_node_s_job_waits_again_after_a_margin() -> None:
-    """And its GPUs are not given away before (M4, S10)."""
+    """Its GPUs are not leased again before (M4, S10)."""
     trial = running()
     trial.pass_by(LEASE_TTL + LEASE_MARGIN - 1)
     assert 0 == trial.expire()
@@ -481,8 +483,8 @@ def test_a_dead_node_s_job_waits_again_after_a_margin() -> None:
     assert Denied.NODE_SILENT is trial.place()
 
 
-def test_run_time_that_becomes_known_after_the_end_is_told() -> None:
-    """Of a job's own end up to the lease's; of what was given back nothing (M4, IM5)."""
+def test_run_time_that_is_reported_after_the_end_is_charged() -> None:
+    """If the job is responsible, up to the end of the lease; otherwise none of it (M4, IM5)."""
     lost, own = running(), running(run_ms=15_000)
     for trial in (lost, own):
         trial.pass_by(LEASE_TTL + LEASE_MARGIN)
@@ -496,7 +498,7 @@ def test_run_time_that_becomes_known_after_the_end_is_told() -> None:
     assert not lost.lease().clamped
 
 
-def test_a_job_is_given_up_after_its_requeues() -> None:
+def test_a_job_fails_after_its_last_requeue() -> None:
     trial = running(spec=replace(SPEC, requeues=0))
     trial.report(ran(5_000, exit=Exit.GONE))
 
@@ -511,7 +513,7 @@ def test_a_job_is_given_up_after_its_requeues() -> None:
     )
 
 
-def test_a_lost_job_that_was_withdrawn_is_cancelled() -> None:
+def test_a_lost_job_that_was_cancelled_is_cancelled() -> None:
     trial = running()
     trial.post(Withdraw(), 2)
     trial.report(ran(5_000, exit=Exit.GONE))
@@ -525,7 +527,7 @@ def test_a_lost_job_that_was_withdrawn_is_cancelled() -> None:
 
 
 def test_a_preempted_job_stops_and_waits_again() -> None:
-    """Asked once or twice is the same; whoever does not run cannot be asked (S5)."""
+    """A second request changes nothing; a job that does not run cannot be preempted (S5)."""
     trial = running()
     assert trial.preempt() is None
     assert trial.preempt() is None
@@ -553,10 +555,10 @@ OWN = "acme", JobId("another")
         (OWN, 2_000, 5_000, Cause.MADE_ROOM, None),
     ],
 )
-def test_who_makes_room_for_its_own_org_pays_for_what_it_lost(
+def test_a_job_preempted_for_its_own_org_pays_for_lost_work(
     wanted_by: JobKey, saved_ms: int, asked_ms: int | None, why: Cause, kept_ms: int | None
 ) -> None:
-    """But nobody pays for what came once we had asked for it (M2, M3)."""
+    """But run time after the stop request is not paid (M2, M3)."""
     trial = running()
     trial.preempt(wanted_by=wanted_by)
     trial.report(ran(5_000, saved_ms=saved_ms, asked_ms=asked_ms))
@@ -582,8 +584,8 @@ def corrected(end_class: EndClass, kept_ms: int | None, *, over: bool = True) ->
     )
 
 
-def test_whoever_answers_for_an_end_after_all_its_org_is_told_what_is_paid() -> None:
-    """Lost work is given back, and charged again if that was wrong (M3)."""
+def test_a_corrected_end_is_reported_with_what_is_paid() -> None:
+    """Lost work is refunded, and charged again if that was wrong (M3)."""
     trial = failed()
     trial.post(Correct(attempt=1, end_class=EndClass.PLATFORM), 2)
 
@@ -601,7 +603,7 @@ def test_whoever_answers_for_an_end_after_all_its_org_is_told_what_is_paid() -> 
 
 
 def test_a_late_reading_does_not_undo_a_correction() -> None:
-    """Nothing more is reported of an attempt on which somebody has decided."""
+    """No more run time of a corrected attempt is reported."""
     trial = running(run_ms=15_000)
     trial.pass_by(LEASE_TTL + LEASE_MARGIN)
     trial.expire()
@@ -618,8 +620,8 @@ def test_a_late_reading_does_not_undo_a_correction() -> None:
     assert (5_000, 5_000) == (trial.job().ran_ms, trial.job().used)
 
 
-def test_no_more_is_charged_after_all_than_was_set_aside() -> None:
-    """Other attempts may have used of it since: a job never costs more than its hold (IS9)."""
+def test_a_correction_charges_no_more_than_the_hold_has() -> None:
+    """Other attempts may have used it since: a job never costs more than its hold (IS9)."""
     trial = running(hold_micros=17_000)
     trial.report(ran(5_000, saved_ms=1_000, exit=Exit.GONE))
     trial.pass_by(MINUTE)
@@ -634,7 +636,7 @@ def test_no_more_is_charged_after_all_than_was_set_aside() -> None:
     assert (17_000, 17_000) == (trial.job().ran_ms, trial.job().used)
 
 
-def test_what_costs_nothing_is_charged_in_full() -> None:
+def test_a_correction_of_a_free_job_pays_all_run_time() -> None:
     trial = running(rates=(("H100", 0),), hold_micros=0)
     trial.report(ran(5_000, saved_ms=1_000, exit=Exit.FAILED))
     trial.post(Correct(attempt=1, end_class=EndClass.LIMIT), 2)
@@ -647,16 +649,16 @@ def test_what_costs_nothing_is_charged_in_full() -> None:
     [
         (OTHER, EndClass.PREEMPTION, 1_000),
         (OTHER, EndClass.PLATFORM, 1_000),
-        (OTHER, EndClass.USER, 4_000),  # nobody pays for what came once we had asked
-        (("acme", JobId("x")), EndClass.PREEMPTION, 4_000),  # its own org needed the place
+        (OTHER, EndClass.USER, 4_000),  # run time after the request is free
+        (("acme", JobId("x")), EndClass.PREEMPTION, 4_000),  # preempted for its own org
         (("acme", JobId("x")), EndClass.PLATFORM, 1_000),
         (("acme", JobId("x")), EndClass.LIMIT, 4_000),
     ],
 )
-def test_nobody_pays_for_grace_whoever_answers_for_the_end(
+def test_run_time_after_a_preemption_request_is_free_under_every_end_class(
     wanted_by: JobKey, end_class: EndClass, kept_ms: int
 ) -> None:
-    """That we had asked is a fact (M2)."""
+    """The request is a fact (M2)."""
     trial = running(spec=replace(SPEC, requeues=0))
     trial.preempt(wanted_by=wanted_by)
     trial.report(ran(5_000, saved_ms=1_000, asked_ms=4_000))
@@ -669,8 +671,8 @@ def test_nobody_pays_for_grace_whoever_answers_for_the_end(
 
 
 @pytest.mark.parametrize("wanted_by", [OTHER, OWN])
-def test_nobody_pays_for_grace_in_which_a_node_was_lost(wanted_by: JobKey) -> None:
-    """We had asked, although its end was another (M2)."""
+def test_run_time_after_a_preemption_request_is_free_if_the_node_is_lost(wanted_by: JobKey) -> None:
+    """The request came first, although the end had another cause (M2)."""
     trial = running(spec=replace(SPEC, requeues=0))
     trial.preempt(wanted_by=wanted_by)
     trial.report(ran(5_000, saved_ms=4_500, asked_ms=4_000))
@@ -682,8 +684,8 @@ def test_nobody_pays_for_grace_in_which_a_node_was_lost(wanted_by: JobKey) -> No
 
 
 @pytest.mark.parametrize("end_class", [EndClass.PLATFORM, EndClass.PREEMPTION])
-def test_only_who_answers_itself_is_charged_after_all(end_class: EndClass) -> None:
-    """Of other corrections its org does not ask whether what came back is there to be charged."""
+def test_only_a_correction_to_the_jobs_own_class_charges(end_class: EndClass) -> None:
+    """For other corrections the org does not check whether the credits can be charged."""
     trial = running(spec=replace(SPEC, requeues=0))
     trial.preempt(wanted_by=OWN)
     trial.report(ran(5_000, saved_ms=1_000, exit=Exit.STOPPED))
@@ -699,8 +701,8 @@ def test_only_who_answers_itself_is_charged_after_all(end_class: EndClass) -> No
     assert corrected(EndClass.USER, None) == trial.told()[-1]
 
 
-def test_what_was_charged_beyond_what_was_set_aside_stays_charged() -> None:
-    """Usage that happened is not lost by saying once more who answers for it (L13)."""
+def test_a_correction_keeps_charges_beyond_the_hold() -> None:
+    """A correction loses no usage that has happened (L13)."""
     trial = running(hold_micros=17_000)
     trial.pass_by(8 * SECOND).report(ran(8_000))
     trial.pass_by(LEASE_TTL + LEASE_MARGIN).expire()
@@ -716,7 +718,7 @@ def test_what_was_charged_beyond_what_was_set_aside_stays_charged() -> None:
     assert (None, 30_000) == (trial.lease(2).kept_ms, trial.job().used)
 
 
-def test_what_has_finished_lost_nothing() -> None:
+def test_a_successful_attempt_has_no_lost_work() -> None:
     trial = running()
     trial.report(ran(5_000, saved_ms=1_000, exit=Exit.DONE))
     trial.post(Correct(attempt=1, end_class=EndClass.PLATFORM), 2)
@@ -724,8 +726,8 @@ def test_what_has_finished_lost_nothing() -> None:
     assert corrected(EndClass.PLATFORM, None) == trial.told()[-1]
 
 
-def test_an_earlier_attempt_is_not_the_end_of_its_job() -> None:
-    """Nor is one after which the job was withdrawn while it waited."""
+def test_correcting_an_earlier_attempt_does_not_change_the_end_of_the_job() -> None:
+    """Nor does correcting an attempt after which the job was cancelled while it waited."""
     trial = running()
     trial.report(ran(5_000, saved_ms=1_000, exit=Exit.GONE))
     trial.post(Withdraw(), 2)
@@ -735,14 +737,14 @@ def test_an_earlier_attempt_is_not_the_end_of_its_job() -> None:
 
 
 @pytest.mark.parametrize("attempt", [1, 2])
-def test_only_what_is_over_can_be_corrected(attempt: int) -> None:
-    """Orgs do not ask for anything else."""
+def test_only_finished_jobs_can_be_corrected(attempt: int) -> None:
+    """Orgs send no other corrections."""
     trial = running() if attempt == 1 else failed()
     with pytest.raises(InvariantBroken, match="cannot be corrected"):
         trial.post(Correct(attempt=attempt, end_class=EndClass.USER), 2)
 
 
-def test_a_finish_that_crosses_a_stop_is_a_finish() -> None:
+def test_a_success_that_crosses_a_stop_request_counts() -> None:
     trial = running()
     trial.preempt()
     trial.report(ran(5_000, exit=Exit.DONE))
@@ -750,8 +752,8 @@ def test_a_finish_that_crosses_a_stop_is_a_finish() -> None:
     assert JobState.SUCCEEDED is trial.job().state
 
 
-def test_a_withdrawn_job_that_starts_is_stopped() -> None:
-    """Even before anything of it was heard; and for no other reason than that."""
+def test_a_cancelled_job_that_starts_is_stopped() -> None:
+    """Even before its node has reported it; the reason stays the cancellation."""
     trial = waiting()
     trial.place()
     trial.preempt()
@@ -787,7 +789,7 @@ def test_a_gang_ends_when_its_last_process_has() -> None:
 
 
 def test_a_gang_that_has_lost_a_node_is_stopped() -> None:
-    """Its GPUs on other nodes are its own until their processes are gone (IS8)."""
+    """Its GPUs on other nodes stay leased until their processes have ended (IS8)."""
     trial = running(GANG, spec=GANG_SPEC, hold_micros=120_000)
     while trial.now < T0 + LEASE_TTL + LEASE_MARGIN + 5 * SECOND:
         trial.pass_by(5 * SECOND).report(ran(5_000), node=N2)
@@ -803,7 +805,7 @@ def test_a_gang_that_has_lost_a_node_is_stopped() -> None:
 
 @pytest.mark.parametrize("failed_first", [True, False])
 def test_a_gang_that_fails_because_it_has_lost_a_node_is_lost(failed_first: bool) -> None:
-    """The others miss the process that is gone, and fail: that is not the user's failure (M3)."""
+    """The other processes fail without the lost one: that is not the user's failure (M3)."""
     trial = running(GANG, spec=GANG_SPEC, hold_micros=120_000)
     if failed_first:
         trial.report(ran(5_000, exit=Exit.FAILED), node=N2)
@@ -831,7 +833,7 @@ def test_a_gang_that_loses_a_node_as_its_hold_ends_has_not_failed() -> None:
 @pytest.mark.parametrize(
     ("codes", "told"), [((0, 0), 0), ((0, 3), 3), ((None, 3), 3), ((0, None), None)]
 )
-def test_the_exit_code_is_that_of_the_first_process_that_ended_badly(
+def test_the_exit_code_is_that_of_the_first_failed_process(
     codes: tuple[int | None, ...], told: int | None
 ) -> None:
     trial = running(GANG, spec=GANG_SPEC, hold_micros=120_000)
@@ -845,7 +847,7 @@ def test_the_exit_code_is_that_of_the_first_process_that_ended_badly(
 
 
 def test_a_job_is_asked_to_stop_in_time() -> None:
-    """A grace before its longest run is over (M1)."""
+    """One grace period before its maximum run time (M1)."""
     trial = running(run_ms=16_000)
     trial.pass_by(SECOND)
     [order] = trial.orders(ran(6_000))
@@ -856,7 +858,7 @@ def test_a_job_is_asked_to_stop_in_time() -> None:
 
 
 def test_a_job_is_asked_to_stop_before_its_hold_ends() -> None:
-    """And that is its own limit: nothing is given back, nothing waits again (M3)."""
+    """This is the job's own limit: nothing is refunded, and it does not wait again (M3)."""
     trial = running(hold_until=T0 + 20 * SECOND)
     [order] = trial.orders(ran(5_000))
     assert not order.stop
@@ -873,8 +875,8 @@ def test_a_job_is_asked_to_stop_before_its_hold_ends() -> None:
 
 
 @pytest.mark.parametrize("exit", [Exit.KILLED, None])
-def test_what_ends_with_its_hold_is_not_lost(exit: Exit | None) -> None:
-    """Its lease could not be renewed, whatever its node says of it, or does not say."""
+def test_an_attempt_that_ends_with_its_hold_is_not_lost(exit: Exit | None) -> None:
+    """Its lease could not be renewed, whatever its node reports."""
     trial = running(hold_until=T0 + 16 * SECOND)
     trial.pass_by(10 * SECOND)
     if exit is not None:
@@ -892,7 +894,7 @@ def test_a_node_that_is_lost_long_before_the_hold_ends_is_lost() -> None:
     assert (JobState.QUEUED, Cause.LOST) == (trial.job().state, trial.job().why)
 
 
-def test_a_job_out_of_credits_stops_and_goes_on_after_a_top_up() -> None:
+def test_a_job_out_of_credits_stops_and_continues_after_a_top_up() -> None:
     """M5."""
     trial = running(hold_micros=15_000)
     assert JobState.STOPPING is trial.job().state
@@ -918,8 +920,8 @@ def test_a_job_that_was_topped_up_while_it_stopped_waits_at_once() -> None:
     assert (JobState.QUEUED, Cause.TOPPED_UP) == (trial.job().state, trial.job().why)
 
 
-def test_what_was_run_before_counts_although_it_costs_nothing() -> None:
-    """The longest run is over all attempts (M1)."""
+def test_run_time_of_earlier_attempts_counts_for_a_free_job() -> None:
+    """The maximum run time covers all attempts (M1)."""
     trial = running(rates=(("H100", 0),))
     trial.preempt()
     trial.report(ran(5_000, saved_ms=4_000, exit=Exit.KILLED))
@@ -930,7 +932,7 @@ def test_what_was_run_before_counts_although_it_costs_nothing() -> None:
 
 
 def test_a_preempted_job_without_credits_for_another_run_waits_for_them() -> None:
-    """It would have to stop before it has begun."""
+    """It would have to stop before it has started."""
     trial = running(hold_micros=16_000)
     trial.preempt()
     trial.pass_by(2 * SECOND)
@@ -941,7 +943,7 @@ def test_a_preempted_job_without_credits_for_another_run_waits_for_them() -> Non
     assert (JobState.OUT_OF_CREDITS, Cause.OUT_OF_CREDITS) == (poor.job().state, poor.job().why)
 
 
-def test_what_waits_is_dropped_when_its_hold_ends() -> None:
+def test_a_waiting_job_is_dropped_when_its_hold_ends() -> None:
     trial = waiting()
     trial.pass_by(10 * MINUTE - 1)
     assert 0 == trial.expire()
@@ -953,8 +955,8 @@ def test_what_waits_is_dropped_when_its_hold_ends() -> None:
     assert [Dropped(end_class=EndClass.LIMIT, why=Cause.HOLD_ENDED)] == trial.told()
 
 
-def test_who_has_begun_and_finds_no_node_any_more_ends_with_its_hold() -> None:
-    """Nothing else would end it: it is in no other pool (M4, S10)."""
+def test_a_started_job_that_fits_no_node_any_more_ends_with_its_hold() -> None:
+    """It cannot move to another pool, so only its hold ends it (M4, S10)."""
     trial = running()
     trial.pass_by(LEASE_TTL + LEASE_MARGIN)
     trial.expire()
@@ -970,8 +972,8 @@ def test_who_has_begun_and_finds_no_node_any_more_ends_with_its_hold() -> None:
     assert Dropped(end_class=EndClass.LIMIT, why=Cause.HOLD_ENDED) == trial.told()[-1]
 
 
-def test_late_usage_leaves_less_for_the_attempt_that_runs() -> None:
-    """Both are paid from one hold (IS9)."""
+def test_late_usage_leaves_less_for_the_running_attempt() -> None:
+    """One hold pays for both (IS9)."""
     trial = running(hold_micros=30_000, run_ms=100_000, spec=replace(SPEC, requeues=9))
     trial.pass_by(16 * SECOND)
     trial.report(ran(21_000))
@@ -1005,7 +1007,7 @@ def test_late_usage_leaves_less_for_the_attempt_that_runs() -> None:
     ],
 )
 def test_a_clock_at_the_wrong_rate_is_noticed(rate: int, span: int, differ: bool) -> None:
-    """Whatever messages took: only what is certain is told (IS7, N2)."""
+    """With any delay of messages: only a certain difference counts (IS7, N2)."""
     first = ClockSample(sent_at=0, answered_at=T0 - SECOND, received_at=T0 + SECOND)
     second = ClockSample(
         sent_at=span * rate // 100, answered_at=T0 + span - SECOND, received_at=T0 + span + SECOND
@@ -1014,7 +1016,7 @@ def test_a_clock_at_the_wrong_rate_is_noticed(rate: int, span: int, differ: bool
     assert differ is clocks_differ(first, second)
 
 
-def test_a_node_with_a_wrong_clock_gets_nothing_more() -> None:
+def test_a_node_with_a_wrong_clock_gets_no_new_leases() -> None:
     trial = waiting()
     machine = _beats(trial, rate=50)
 
@@ -1022,8 +1024,8 @@ def test_a_node_with_a_wrong_clock_gets_nothing_more() -> None:
     assert Denied.NODE_SILENT is trial.place()
 
 
-def test_an_operator_lets_a_node_be_believed_again() -> None:
-    """As when it was the pool's clock that had been put right; it is compared anew (IS7)."""
+def test_an_operator_can_accept_a_node_with_a_wrong_clock_again() -> None:
+    """As when the pool's clock was corrected; the clocks are compared again (IS7)."""
     trial = waiting()
     assert _beats(trial, rate=50).wrong_clock
     work = trial.work()
@@ -1038,8 +1040,8 @@ def test_an_operator_lets_a_node_be_believed_again() -> None:
     assert _beats(trial, rate=50, boot=3).wrong_clock, "it still has to be right"
 
 
-def test_a_new_start_is_compared_with_itself() -> None:
-    """A node that was switched off counts its time anew."""
+def test_clocks_are_compared_within_one_start_of_the_agent() -> None:
+    """A node that was switched off starts its clock again."""
     trial = waiting()
     _beats(trial, rate=100)
     machine = _beats(trial, rate=100, boot=2)
@@ -1064,8 +1066,8 @@ def _beats(trial: Trial, rate: int, boot: int = 1) -> PoolNode:
 # What the leader writes
 
 
-def test_a_plan_is_written_as_far_as_nothing_stands_against_it() -> None:
-    """Whoever was denied something has decided by a memory that is wrong (S11)."""
+def test_possible_decisions_of_a_plan_are_written_and_others_denied() -> None:
+    """A denial shows that the leader's memory is out of date (S11)."""
     trial = running()
     other, third = ("rival", JobId("job")), ("rival", JobId("third"))
     for one in (other, third):
@@ -1101,8 +1103,8 @@ def test_a_plan_is_written_as_far_as_nothing_stands_against_it() -> None:
     assert ((), (), (Denied.EPOCH_STALE,) * 3, 0) == again
 
 
-def test_nobody_makes_room_for_a_job_that_is_gone() -> None:
-    """It was withdrawn while that was decided: nobody is preempted for nothing (S5)."""
+def test_no_job_is_preempted_for_a_cancelled_one() -> None:
+    """It was cancelled while the plan was made (S5)."""
     trial = running()
     other = "rival", JobId("job")
     trial.post(asking(), 1, other)
@@ -1125,8 +1127,8 @@ def test_nobody_makes_room_for_a_job_that_is_gone() -> None:
     assert trial.lease().stop_reason is None
 
 
-def test_what_is_kept_for_a_job_is_so_until_it_has_it_or_cannot_have_it() -> None:
-    """Else it would be tried again and again (S5)."""
+def test_an_earmark_stays_until_its_job_starts_or_cannot_start() -> None:
+    """Otherwise it would be tried again and again (S5)."""
     for other_takes_it in (False, True):
         trial = waiting()
         mark = EarmarkGpus(job=cluster_name(JOB), gpu_type="H100", pieces=ON_N1, victims=())
@@ -1149,7 +1151,7 @@ def test_what_is_kept_for_a_job_is_so_until_it_has_it_or_cannot_have_it() -> Non
 # Nodes
 
 
-def test_a_node_is_described_anew_but_for_gpus_that_are_in_use() -> None:
+def test_a_node_can_be_updated_except_for_gpus_in_use() -> None:
     trial = running()
     node = trial.pool.machines[N1].node
     work = trial.work()
@@ -1164,8 +1166,8 @@ def test_a_node_is_described_anew_but_for_gpus_that_are_in_use() -> None:
     assert NodeId("n3") in trial.pool.machines
 
 
-def test_what_a_node_has_never_started_has_not_begun() -> None:
-    """It was to be started there, and nothing is left of it: nobody is told of a run."""
+def test_an_attempt_that_its_node_never_started_has_no_run_time() -> None:
+    """Its node has no process for it: start and end are reported, without run time."""
     trial = waiting()
     trial.place()
     trial.pass_by(SECOND).report(ran(0, exit=Exit.GONE))
@@ -1174,7 +1176,7 @@ def test_what_a_node_has_never_started_has_not_begun() -> None:
     assert 0 == _ended(trial).run_ms
 
 
-def test_what_was_cut_off_has_run() -> None:
+def test_the_run_time_of_a_process_that_was_cut_off_counts() -> None:
     trial = waiting()
     trial.place()
     trial.pass_by(5 * SECOND).report(ran(3_000, exit=Exit.GONE))
@@ -1185,7 +1187,7 @@ def test_what_was_cut_off_has_run() -> None:
     assert (3_000, 0) == (_ended(trial).run_ms, _ended(trial).kept_ms)
 
 
-def test_a_hold_that_grows_as_it_ends_has_not_ended() -> None:
+def test_a_hold_that_is_extended_at_its_end_has_not_ended() -> None:
     trial = waiting()
     trial.pass_by(10 * MINUTE)
     work = trial.work()

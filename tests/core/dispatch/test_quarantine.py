@@ -1,4 +1,4 @@
-"""A node on which nothing gets going gets no more jobs for a while (S10)."""
+"""A node on which attempts keep failing gets no new jobs for a while (S10)."""
 
 import pytest
 
@@ -30,7 +30,7 @@ ON_N2 = (Piece(N2, (0,), 1),)
 
 
 class Troubled(Trial):
-    """A pool in which jobs come to nothing."""
+    """A pool in which attempts fail."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Troubled(Trial):
         job: str | None = None,
         on: tuple[Piece, ...] = ON_N1,
     ) -> Lease | Denied:
-        """A job is placed on a node, and ends so."""
+        """Place a job on a node, and end its attempt."""
         self.hear()
         self._jobs += 1
         key: JobKey = org, JobId(job or f"job-{self._jobs}")
@@ -78,8 +78,8 @@ class Troubled(Trial):
         self.hear()
 
 
-def test_several_jobs_that_are_lost_at_once_speak_against_a_node() -> None:
-    """Its agent could not start them, also if they are of one org: no more leases for a while."""
+def test_several_jobs_that_cannot_start_put_a_node_into_quarantine() -> None:
+    """Even if they are of one org: the agent could not start them."""
     trial = Troubled()
     for _ in range(JOBS_MIN - 1):
         trial.attempt(Exit.GONE)
@@ -96,7 +96,7 @@ def test_several_jobs_that_are_lost_at_once_speak_against_a_node() -> None:
     assert isinstance(trial.attempt(Exit.DONE), Lease)
 
 
-def test_one_job_that_is_lost_again_and_again_speaks_against_itself() -> None:
+def test_one_job_that_is_lost_repeatedly_does_not_put_its_node_into_quarantine() -> None:
     trial = Troubled()
     for _ in range(2):
         trial.attempt(Exit.GONE, job="the same")
@@ -106,8 +106,8 @@ def test_one_job_that_is_lost_again_and_again_speaks_against_itself() -> None:
     assert NodeState.READY is trial.stands()
 
 
-def test_programs_of_one_org_that_fail_are_its_own_business() -> None:
-    """However many; if others fail there as well, it is the node's."""
+def test_failing_programs_of_one_org_do_not_put_a_node_into_quarantine() -> None:
+    """However many; programs of several orgs do."""
     trial = Troubled()
     for _ in range(2 * JOBS_MIN):
         trial.attempt(Exit.FAILED)
@@ -117,8 +117,8 @@ def test_programs_of_one_org_that_fail_are_its_own_business() -> None:
     assert NodeState.QUARANTINED is trial.stands()
 
 
-def test_attempts_of_one_org_that_are_lost_once_they_run_prove_nothing() -> None:
-    """A program that runs can end its attempt on purpose; it does not empty a pool for others."""
+def test_attempts_of_one_org_that_are_lost_after_their_start_prove_nothing() -> None:
+    """A program that runs can end its attempt on purpose; it must not empty a pool for others."""
     trial = Troubled()
     for _ in range(3 * JOBS_MIN):
         trial.attempt(Exit.GONE, 1)
@@ -131,7 +131,7 @@ def test_attempts_of_one_org_that_are_lost_once_they_run_prove_nothing() -> None
     assert NodeState.QUARANTINED is trial.stands(), "if others lose theirs, it is the node's"
 
 
-def test_what_has_run_well_excuses_what_failed_and_not_what_was_lost() -> None:
+def test_a_success_clears_failed_attempts_but_not_lost_ones() -> None:
     trial = Troubled()
     trial.attempt(Exit.FAILED, org="other")
     trial.attempt(Exit.GONE)
@@ -145,7 +145,7 @@ def test_what_has_run_well_excuses_what_failed_and_not_what_was_lost() -> None:
     assert NodeState.QUARANTINED is trial.stands()
 
 
-def test_what_was_lost_later_on_or_stopped_is_no_mishap() -> None:
+def test_an_attempt_that_is_lost_later_or_stopped_is_no_mishap() -> None:
     trial = Troubled()
     for _ in range(JOBS_MIN):
         trial.attempt(Exit.GONE, MIN_RUN_MS)
@@ -167,7 +167,7 @@ def test_mishaps_are_forgotten() -> None:
 
 
 def test_only_the_node_on_which_it_happened_is_blamed() -> None:
-    """A gang that has lost one process: the other node has done nothing."""
+    """A gang has lost one process: the other node is not responsible."""
     trial = Troubled()
     trial.post(asking(spec=GANG_SPEC, hold_micros=120_000), 1, ("acme", JobId("gang")))
     lease = trial.place(GANG, key=("acme", JobId("gang")))
@@ -198,7 +198,7 @@ def test_each_quarantine_in_a_row_is_twice_as_long() -> None:
 
 
 def test_the_last_node_of_a_type_stays() -> None:
-    """Nodes of other types are no help; what speaks against it has to come together anew."""
+    """Nodes of other types do not help. Its mishaps are cleared."""
     trial = Troubled()
     trial.add(N3, gpu_type="A100")
     for node in (N1, N2):
@@ -209,8 +209,8 @@ def test_the_last_node_of_a_type_stays() -> None:
     assert NO_TROUBLE == trial.trouble(N2)
 
 
-def test_the_only_one_that_is_ready_stays() -> None:
-    """Others that are drained are no help either."""
+def test_the_only_ready_node_stays() -> None:
+    """Drained nodes do not help either."""
     trial = Troubled()
     work = trial.work()
     rules.set_node_state(work, N2, NodeState.DRAINING)
@@ -223,7 +223,7 @@ def test_the_only_one_that_is_ready_stays() -> None:
 
 @pytest.mark.parametrize(("more", "most"), [(0, 1), (5, 1), (6, 2), (10, 3)])
 def test_at_most_a_quarter_is_in_quarantine_at_a_time(more: int, most: int) -> None:
-    """Whoever sends broken jobs everywhere cannot empty a pool."""
+    """Broken jobs on all nodes cannot empty a pool."""
     trial = Troubled()
     trial.add(*(NodeId(f"more-{number}") for number in range(more)))
     for node in sorted(trial.pool.machines):
@@ -234,7 +234,7 @@ def test_at_most_a_quarter_is_in_quarantine_at_a_time(more: int, most: int) -> N
     assert most == len(away)
 
 
-def test_an_operator_ends_it() -> None:
+def test_an_operator_can_end_a_quarantine() -> None:
     trial = Troubled()
     for _ in range(JOBS_MIN):
         trial.attempt(Exit.GONE)
@@ -251,7 +251,7 @@ def test_an_operator_ends_it() -> None:
     assert (NodeState.READY, NO_TROUBLE) == (trial.stands(), trial.trouble())
 
 
-def test_the_scheduler_places_nothing_there_and_hears_when_it_ends() -> None:
+def test_the_scheduler_places_no_job_on_a_node_until_its_quarantine_ends() -> None:
     trial = Troubled()
     follower = ClusterMirror(PoolPolicy(tiers=(PAID,)), trial.now)
     for _ in range(JOBS_MIN):
@@ -266,8 +266,8 @@ def test_the_scheduler_places_nothing_there_and_hears_when_it_ends() -> None:
     assert NodeState.READY is follower.cluster.nodes.by_id[N1].node.state
 
 
-def test_what_a_node_can_be_used_for() -> None:
-    """Whatever was said of it: a silent one is dead, one on order is not there yet."""
+def test_the_effective_state_of_a_node() -> None:
+    """A silent node is dead, and an ordered one is not ready, whatever state was set."""
     trial = Troubled()
     machine = trial.pool.machines[N1]
     away = replace(machine, trouble=Trouble(until=T0 + MINUTE))

@@ -1,4 +1,4 @@
-"""What a pool's jobs have of their org's quotas, through its transactions (B4)."""
+"""How much of its org's quotas a pool's jobs use, through transactions (B4)."""
 
 from bursar.core.dispatch import pool as rules
 from bursar.core.dispatch.policies import DEFAULT_POLICY, find_objection
@@ -21,7 +21,7 @@ HAS_ONE = ((GPUS, 1), (type_key("H100"), 1), (JOBS, 1))
 
 
 def told(pool: Trial, *slices: Slice) -> None:
-    """The pool takes slices, in one transaction."""
+    """Give slices to the pool, in one transaction."""
     work = pool.work()
     for one in slices:
         work.quotas.put_slice(one)
@@ -32,7 +32,7 @@ def seen(trial: Trial, quota: str = "q") -> SliceReport:
     return trial.pool.quota_usage.report_of("acme")[quota]
 
 
-def test_what_waits_and_what_runs_is_counted_from_when_a_slice_is_there() -> None:
+def test_waiting_and_running_jobs_count_once_the_pool_has_a_slice() -> None:
     trial = running()
     trial.post(asking(), 1, SECOND_JOB)
     told(trial, ONE)
@@ -52,7 +52,7 @@ def test_a_job_beyond_its_slice_is_not_placed() -> None:
     assert SliceReport(n=1, used=HAS_ONE, wanted=HAS_ONE) == seen(trial)
 
 
-def test_what_one_transaction_places_counts_in_it() -> None:
+def test_placements_of_the_same_transaction_count() -> None:
     trial = waiting()
     trial.post(asking(), 1, SECOND_JOB)
     told(trial, ONE)
@@ -64,7 +64,7 @@ def test_what_one_transaction_places_counts_in_it() -> None:
     assert Denied.OVER_QUOTA is second
 
 
-def test_a_slice_that_comes_with_a_placement_holds_for_it() -> None:
+def test_a_slice_applies_to_placements_of_the_same_transaction() -> None:
     trial = running()
     trial.post(asking(), 1, SECOND_JOB)
     work = trial.work()
@@ -76,7 +76,7 @@ def test_a_slice_that_comes_with_a_placement_holds_for_it() -> None:
     assert work.exceeds_quota(job, "H100")
 
 
-def test_a_quota_that_a_job_names_and_the_pool_does_not_know_leaves_nothing() -> None:
+def test_a_job_under_a_quota_without_a_slice_cannot_start() -> None:
     trial = waiting(quotas=("q",))
     assert Denied.OVER_QUOTA is trial.place()
     assert ["acme"] == trial.pool.quota_usage.orgs_to_divide()
@@ -85,7 +85,7 @@ def test_a_quota_that_a_job_names_and_the_pool_does_not_know_leaves_nothing() ->
     assert isinstance(trial.place(), Lease)
 
 
-def test_who_waits_no_more_wants_nothing() -> None:
+def test_a_job_that_no_longer_waits_wants_nothing() -> None:
     trial = waiting()
     told(trial, ONE)
     assert HAS_ONE == seen(trial).wanted
@@ -94,7 +94,7 @@ def test_who_waits_no_more_wants_nothing() -> None:
     assert SliceReport(n=1) == seen(trial)
 
 
-def test_a_quota_of_others_counts_nothing() -> None:
+def test_a_quota_does_not_count_jobs_of_others() -> None:
     trial = running()
     told(trial, replace(ONE, account="elsewhere"), replace(ONE, quota="r", org="other"))
 
@@ -102,7 +102,7 @@ def test_a_quota_of_others_counts_nothing() -> None:
     assert {} == trial.pool.quota_usage.report_of("nobody")
 
 
-def test_a_slice_that_counts_others_counts_anew() -> None:
+def test_a_slice_with_another_scope_is_counted_again() -> None:
     trial = running()
     trial.post(asking(), 1, SECOND_JOB)
     told(trial, ONE)
@@ -114,7 +114,7 @@ def test_a_slice_that_counts_others_counts_anew() -> None:
     assert HAS_ONE == seen(trial).used
 
 
-def test_a_newer_policy_takes_the_place_of_an_older_one() -> None:
+def test_a_newer_policy_replaces_an_older_one() -> None:
     pool = Pool()
     new, old = (
         PolicyInForce(n=2, policy=PoolPolicy(half_life=9)),
@@ -133,7 +133,7 @@ def test_a_newer_policy_takes_the_place_of_an_older_one() -> None:
     assert 4 == work.policy_new.n
 
 
-def test_a_service_cannot_do_all_that_a_simulation_can() -> None:
+def test_a_service_refuses_policies_that_only_a_simulation_supports() -> None:
     assert find_objection(PoolPolicy()) is None
     assert "only a simulation" in str(find_objection(PoolPolicy(preemption_grace=1)))
     tiers = (replace(PAID, floor_ppm=600_000), replace(FREE, floor_ppm=500_000))
@@ -147,7 +147,7 @@ def test_a_service_cannot_do_all_that_a_simulation_can() -> None:
     assert find_objection(replace(DEFAULT_POLICY, shares=shares[:1])) is None
 
 
-def test_accounts_above_a_jobs_own_are_counted() -> None:
+def test_quotas_of_parent_accounts_count_a_job() -> None:
     trial = waiting(shares=(AccountId("team"), AccountId("root")))
     told(trial, ONE, replace(ONE, quota="t", account="team"))
 

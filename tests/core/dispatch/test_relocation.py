@@ -1,4 +1,4 @@
-"""A job that has not begun may leave its pool for another; it is queued in one at a time (S10)."""
+"""A job without an attempt may leave its pool for another; it is queued in one at a time (S10)."""
 
 from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.dispatch.state import Exit
@@ -22,14 +22,14 @@ CANCELLED = Dropped(end_class=EndClass.USER, why=Cause.CANCELLED)
 
 
 def elsewhere() -> Trial:
-    """Another pool, whose nodes were heard of."""
+    """Another pool, whose nodes have reported."""
     trial = Trial()
     trial.report(node=N1)
     trial.report(node=N2)
     return trial
 
 
-def test_a_job_that_waits_is_given_back() -> None:
+def test_a_waiting_job_is_returned() -> None:
     trial = waiting()
 
     assert trial.post(Leave(), 2)
@@ -39,15 +39,15 @@ def test_a_job_that_waits_is_given_back() -> None:
     assert "not_queued" == trial.place()
 
 
-def test_one_without_credits_is_too() -> None:
+def test_a_job_out_of_credits_is_returned() -> None:
     trial = waiting(hold_micros=0)
     trial.post(Leave(), 2)
 
     assert (JobState.MOVED, [Left()]) == (trial.job().state, trial.told())
 
 
-def test_a_job_that_has_begun_stays() -> None:
-    """Whether it runs, is about to, or waits again: its checkpoints and its readings are here."""
+def test_a_job_with_an_attempt_stays() -> None:
+    """Whether it runs, is about to, or waits again: its checkpoints and readings are here."""
     about_to = waiting()
     about_to.place()
     about_to.post(Leave(), 2)
@@ -61,7 +61,7 @@ def test_a_job_that_has_begun_stays() -> None:
     assert Left() not in again.told()
 
 
-def test_what_has_ended_is_not_given_back() -> None:
+def test_a_finished_job_is_not_returned() -> None:
     trial = waiting()
     trial.pass_by(10 * MINUTE).expire()
     trial.post(Leave(), 2)
@@ -70,8 +70,8 @@ def test_what_has_ended_is_not_given_back() -> None:
     assert JobState.EXPIRED is trial.job().state
 
 
-def test_a_job_begins_in_another_pool_with_whatever_number_comes_next() -> None:
-    """What its org has sent elsewhere is no gap; what has overtaken the enqueue comes again."""
+def test_a_job_enters_another_pool_with_any_message_number() -> None:
+    """Messages to other pools are no gap; a message before the `Enqueue` is left for redelivery."""
     other = elsewhere()
 
     assert not other.post(GROWN, 5)
@@ -84,8 +84,8 @@ def test_a_job_begins_in_another_pool_with_whatever_number_comes_next() -> None:
     assert [] == other.told()
 
 
-def test_who_is_withdrawn_after_it_was_given_back_is_over_here() -> None:
-    """Its org had asked before it heard that: it sends the job nowhere, and hears once."""
+def test_a_job_that_is_cancelled_after_its_return_is_dropped_here() -> None:
+    """Its org cancelled it before it received `Left`: it sends the job nowhere."""
     trial = waiting()
     told: tuple[ToPool, ...] = (Leave(), GROWN, Withdraw(), Withdraw(), Leave())
     for n, message in enumerate(told, start=2):
@@ -95,7 +95,7 @@ def test_who_is_withdrawn_after_it_was_given_back_is_over_here() -> None:
     assert JobState.MOVED is trial.job().state
 
 
-def test_who_is_withdrawn_first_is_not_given_back() -> None:
+def test_a_job_that_is_cancelled_first_is_not_returned() -> None:
     trial = waiting()
     trial.post(Withdraw(), 2)
     trial.post(Leave(), 3)

@@ -1,4 +1,4 @@
-"""What a pool keeps: rows that are written all at once, and messages until they are handled."""
+"""The rows of a pool, which are written all at once, and messages until they are acknowledged."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.support.dispatch_pool import JOB, OTHER, asking, ran, running, waitin
 
 
 def test_messages_wait_until_they_are_acknowledged() -> None:
-    """One that is acknowledged was handled after all before it."""
+    """An acknowledgement covers all earlier messages."""
     trial = running()
     trial.report(ran(5_000, exit=Exit.DONE))
     assert [(JOB, 1), (JOB, 2), (JOB, 3)] == list(trial.pool.outbox)
@@ -23,8 +23,8 @@ def test_messages_wait_until_they_are_acknowledged() -> None:
         assert [(JOB, 3)] == list(trial.pool.outbox)
 
 
-def test_what_is_over_can_be_left_out() -> None:
-    """A pool that is kept elsewhere need not have all that ever was in its memory."""
+def test_finished_rows_can_be_dropped_from_memory() -> None:
+    """A process need not hold everything that ever was in the pool."""
     trial = running()
     trial.post(asking(), 1, OTHER)
     trial.report(ran(5_000, exit=Exit.DONE))
@@ -35,13 +35,13 @@ def test_what_is_over_can_be_left_out() -> None:
     assert ({}, {}) == (trial.pool.finished, trial.pool.ended)
 
 
-def test_a_name_in_a_cluster_is_a_job_of_an_org() -> None:
+def test_a_name_in_the_cluster_identifies_org_and_job() -> None:
     job = "acme", JobId("a/b")
 
     assert job == key_of_name(cluster_name(job))
 
 
-def test_what_a_transaction_has_written_it_reads() -> None:
+def test_a_transaction_reads_its_own_writes() -> None:
     trial = waiting()
     work = trial.work()
     work.put(replace(trial.job(), requeues_left=7))
@@ -52,7 +52,7 @@ def test_what_a_transaction_has_written_it_reads() -> None:
     assert 7 == trial.job().requeues_left
 
 
-def test_half_a_lease_is_a_bug() -> None:
+def test_a_live_job_without_a_fence_is_a_bug() -> None:
     """A live job has a fence, and no other has (IS14)."""
     job = waiting().job()
 
