@@ -21,6 +21,7 @@ from bursar.core.scheduling.model.jobs import Job, Path, RunningJob, Shape, Star
 from bursar.core.scheduling.model.node_index import NodeIndex
 from bursar.core.scheduling.model.nodes import MILLI, Level, Node, NodeState, NodeUsage, Piece
 from bursar.core.scheduling.model.org_classes import OrgClasses
+from bursar.core.scheduling.model.overtaken_jobs import OvertakenJobs
 from bursar.core.scheduling.model.policy import (
     ANY_TYPE,
     ENTERPRISE,
@@ -490,12 +491,12 @@ def indexes(cluster: Cluster) -> Any:
 # Ways back to others, or worked out anew.
 _FORGOTTEN: Final = {
     *("parent", "_journal", "fragments", "policy"),
-    *("_backlog", "_classes", "_groups", "_jobs", "_policy", "_tree"),
+    *("_backlog", "_classes", "_groups", "_jobs", "_overtaken", "_policy", "_tree", "_waiting"),
 }
 _ENTITLED: Final = {"ceiling", "floor", "is_limit", "jobs_max", "name", "path", "weight"}
 _PLAIN: Final = (
     *(Backlog, Cluster, ShareTree, ShareGroup, NodeUsage, UsageDecay),
-    *(NodeIndex, OrgClasses, RunningIndex, WaitingIndex),
+    *(NodeIndex, OrgClasses, OvertakenJobs, RunningIndex, WaitingIndex),
     *(OrgRates, ShareGroups, ShareUsage, UserQueues),
 )
 

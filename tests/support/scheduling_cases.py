@@ -5,6 +5,7 @@
              n3=8xH100/state=draining  n4=8xH100/ready=30m (on order)
     running  name@n1:8  name@n1:4+n2:4  name@n1:2of7 (slots of one GPU)
              /ran=10m /ends=60m (from now) /saved=5m (ago) /stops=20s (from now) /aged /fixed
+             /waited=5m (before it started)
     queued   name:8  name:10x8 (tasks x GPUs)  name:0.5 (a part of one GPU)  name:4x0.5  name:cpu
              /limit=30m /waited=5m /stopped=1m (ago: it waits again since then)
              /again=30s (not before) /est=10m /within=node /mem=80 /label=ib
@@ -251,7 +252,7 @@ def _running(text: str, nodes: dict[NodeId, Node]) -> RunningJob:
     if "ends" in given:
         job = replace(job, run_max=ran + time(given["ends"]))
     return RunningJob(
-        job=replace(job, queued_at=T0 - ran),
+        job=replace(job, queued_at=job.queued_at - ran),
         gpu_type=gpu_type,
         pieces=pieces,
         started_at=T0 - ran,

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bursar.core.ids import JobId
-from bursar.core.instant import MINUTE, Instant
+from bursar.core.instant import DAY, HOUR, MINUTE, NEVER, Instant
 from bursar.core.scheduling.decisions import EarmarkGpus, Plan, Preempt, Start, Wait
 from bursar.core.scheduling.model.cluster import Cluster
-from bursar.core.scheduling.model.jobs import Job, Path, RunningJob
+from bursar.core.scheduling.model.jobs import Job, Path, RunningJob, StartReason
 from bursar.core.scheduling.model.nodes import MILLI, NodeState
 from bursar.core.scheduling.model.policy import ANY_TYPE, Share
 from bursar.core.scheduling.model.snapshot import PoolSnapshot
@@ -140,7 +140,10 @@ class Rights:
         mine, theirs = self.job.path, other.job.path
         if (
             not other.job.preemptible
-            or other.job.preemptions >= self.world.policy.preemptions_max
+            or (
+                other.job.preemptions >= self.world.policy.preemptions_max
+                and not self.is_overtaken_by(other)
+            )
             or other.stops_at is not None
             or other.started_at >= self.world.at
             or other.gpu_type != self.gpu_type
@@ -151,8 +154,30 @@ class Rights:
         if any(theirs[: len(place)] != place for place in owed) and self.reaches(theirs):
             return "floor"
         if mine[:2] == theirs[:2]:
-            return "class" if other.job.priority_class < self.job.priority_class else None
+            if other.job.priority_class < self.job.priority_class:
+                return "class"
+            return "age" if self.is_overtaken_by(other) else None
         return "share" if mine[0] == theirs[0] and not lets_end else None
+
+    def is_overtaken_by(self, other: RunningJob) -> bool:
+        """Whether the job waits too long, while a later one of its user, class and size runs that
+        does not end soon."""
+        job, theirs, policy = self.job, other.job, self.world.policy
+        tier = next((tier for tier in policy.tiers if tier.name == job.path[0]), None)
+        patience = DAY if tier is None else tier.ages_after
+        if policy.express_until(job) < NEVER:
+            patience = min(patience, 3 * HOUR)
+        if max(job.queued_at, job.stopped_at) + patience > self.world.at:
+            return False
+        alike = (job.path, job.priority_class, job.shape.milli_gpus) == (
+            theirs.path, theirs.priority_class, theirs.shape.milli_gpus,
+        )  # fmt: skip
+        later = (theirs.queued_at, theirs.id) > (job.queued_at, job.id)
+        fresh = other.why is StartReason.AGE and (
+            self.world.at < other.started_at + policy.turn_after * policy.preemption_grace
+        )
+        soon = ENDING_GRACES * policy.preemption_grace
+        return alike and later and not fresh and not other.ends_soon(self.world.at, soon)
 
     @property
     def in_time(self) -> bool:
@@ -280,7 +305,7 @@ class Rights:
 def stages(rights: Rights) -> Iterator[tuple[list[RunningJob], bool]]:
     """Among whom victims are looked for, one group after another; and whether jobs may straddle
     floors, which is tried last."""
-    by_right: dict[str, list[RunningJob]] = {"floor": [], "class": [], "share": []}
+    by_right: dict[str, list[RunningJob]] = {"floor": [], "class": [], "share": [], "age": []}
     for one in rights.world.running:
         if right := rights.of(one):
             by_right[right].append(one)
@@ -348,14 +373,19 @@ def better_wait(world: PoolSnapshot, job: Job, wait: Wait, victims: Set) -> bool
         return False
     span = wait.planned.at - world.at
     targets = {tier.name: tier.start_target for tier in world.policy.tiers}
-    lost = sum(one.work_lost(world.at) for one in victims)
+    lost, unused = sum(one.work_lost(world.at) for one in victims), 0
     freed = sum(one.job.shape.milli_gpus for one in victims)
     if (idle := freed - job.shape.milli_gpus) > 0:  # as if no other waiting job could use them
         until = min(job.likely_run, max(one.ends_by for one in victims) - world.at)
-        lost += sum(one.job.price_of(one.gpu_type, until) for one in victims) * idle // freed
+        unused = sum(one.job.price_of(one.gpu_type, until) for one in victims) * idle // freed
     patient = span <= targets.get(job.path[0], 0)
-    return span <= world.policy.preemption_grace or (
-        patient and job.price_of(wait.planned.gpu_type, span) < lost
+    rights = Rights(world, job, wait.planned.gpu_type, shares_of(world))
+    by_age = any(rights.of(one) == "age" for one in victims)
+    waiting = job.price_of(wait.planned.gpu_type, span)
+    return (
+        span <= world.policy.preemption_grace
+        or (patient and waiting < lost + unused)
+        or (by_age and waiting < unused)
     )
 
 

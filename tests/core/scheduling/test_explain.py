@@ -463,11 +463,11 @@ CASES = {
         - Needs 8 GPUs of H100. Free: 0 GPUs, usable by this job: 0 GPUs.
         NO_RIGHTS
         Jobs on GPUs that it could use:
-          a (paid.acme.ml.ann): 8 GPUs on n1, ends within 1 h
+          a (paid.acme.ml.bob): 8 GPUs on n1, ends within 1 h
         To start it now: free 8 GPUs on 1 node of H100.
         """,
         nodes="n1=8xH100",
-        running="a@n1:8/ends=60m",
+        running="a@n1:8/ends=60m/who=paid.acme.ml.bob",
         queued="old:8/waited=48h young:1/who=paid.z.z.z/waited=1m",
     ),
     "it starts, on its second choice": asked(
@@ -737,7 +737,7 @@ def test_what_was_promised_is_not_made_room_on() -> None:
     )
     short = altered_queue(case, case.queued.replace("limit=2h", "limit=1h"))
 
-    assert {"types": "H100"} == blockers(case, "u")["no_victim_set"]
+    assert {"types": "H100", "jobs": "old"} == blockers(case, "u")["victims_promised"]
     assert "earmarked" in blockers(short, "u")
 
 

@@ -72,11 +72,14 @@ def next_planning_time(cluster: Cluster) -> Instant | None:
 
     At that time a job has waited too long, gets the right `target`, ends its back-off, or has had
     its turn. While a job runs past its turn, a plan is due every few minutes: the less work it has
-    left, the fewer waiting jobs may take its turn.
+    left, the fewer waiting jobs may take its turn. So it is while a job waits that is overtaken.
     """
     due = next((at for at, _ in cluster.tree.queues.aged_users.since((cluster.now + 1, ()))), NEVER)
     turn = cluster.running_index.next_turn_end(cluster.tree.queues.waiting_classes, cluster.now)
     turn = turn if turn > cluster.now else turn + TURN_RETRY_INTERVAL
     waiting = cluster.waiting_index
-    again = min(due, waiting.next_retry(), waiting.next_target_right(cluster.now), turn)
+    overtaken = cluster.overtaken.next_overtaken()
+    if cluster.overtaken.overtaken():
+        overtaken = min(overtaken, cluster.now + TURN_RETRY_INTERVAL)
+    again = min(due, waiting.next_retry(), waiting.next_target_right(cluster.now), turn, overtaken)
     return again if again < NEVER else None

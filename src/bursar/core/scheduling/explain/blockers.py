@@ -13,11 +13,13 @@
                                 with a promised start, need it
     ceiling_claimed             it fits, but jobs ahead need the rest of a ceiling
     ceiling_promised            it may not preempt: the rest of a ceiling is promised to other jobs
-    no_floor or floor_reached, no_lower_class, no_turn_right,
-    no_other_org, no_larger_share or no_larger_usage
+    no_floor or floor_reached, no_lower_class, no_age_right or later_jobs_stay,
+    turn_kept, no_turn_without_checkpoint, no_turn_right, no_other_org,
+    no_larger_share or no_larger_usage
                                 it has none of the preemption rights
     protected                   it has, but floors or shares protect too much
     too_few_preemptible         it has, but too few jobs may be preempted
+    victims_promised            enough may be preempted, but only where starts are promised soon
     no_victim_set               enough may be preempted, but no allowed set makes room together
     victim_search_limit         no such set was found before the search ended
     free_soon, cheaper_to_wait  it could preempt, but waiting costs less

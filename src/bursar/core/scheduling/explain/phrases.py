@@ -54,6 +54,15 @@ PHRASES: Final = {
     " more; its floor is {floor} of {of_type}.",
     "no_lower_class": "Cannot preempt in its own org: its class is {own_class}, the lowest class of"
     " running preemptible jobs is {lowest_class}.",
+    "no_age_right": "Cannot preempt later jobs of its user with as many GPUs ({jobs}) before it has"
+    " waited {patience_us}, in {left_us}.",
+    "later_jobs_stay": "Later jobs of its user with as many GPUs run, but cannot be preempted or"
+    " end within minutes: {jobs}.",
+    "turn_kept": "Cannot take the turn of {jobs} yet: it had waited too long and keeps its turn for"
+    " another {span_us}.",
+    "no_turn_without_checkpoint": "Cannot take the turn of {jobs}, an earlier job of its user: it"
+    " would have to give it back after {span_us} and lose its work. It could if it made"
+    " checkpoints or ran at most {span_us}.",
     "no_turn_right": "Cannot take the turn of a job of its own org and class: {jobs_past_turn} ran"
     " long enough, with at most {most_micros} of work left, which is less than twice the"
     " {own_micros} of this job.",
@@ -70,6 +79,8 @@ PHRASES: Final = {
     "too_few_preemptible": "Preemption cannot free enough {gpu_type}. Missing: {missing}. Free:"
     " {free}. In jobs it may preempt: {preemptible}, in other jobs: {other}.",
     "no_victim_set": "No set of jobs that it may preempt frees enough room on {types}.",
+    "victims_promised": "No set of jobs that it may preempt frees enough room on {types} without"
+    " delaying starts that are promised to {jobs}.",
     "victim_search_limit": "No jobs to preempt were found on {types} before the search ended after"
     " {steps} sets.",
     "preemption_deferred": "Could preempt {victims} ({lost_micros} of lost work), but other jobs"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from bursar.core.scheduling.explain.phrases import Figures
 from bursar.core.scheduling.explain.queue_position import micro_credit_weight
 from bursar.core.scheduling.explain.waiting_view import Blocker, WaitingView, list_names
+from bursar.core.scheduling.model.overtaken_jobs import age_key, size_of
 from bursar.core.scheduling.model.policy import ANY_TYPE
 from bursar.core.scheduling.order.longest_jobs import outlasts_all
 from bursar.core.scheduling.passes.room import is_free_soon, is_waiting_cheaper, lost_work
@@ -87,19 +88,48 @@ def _no_rights(view: WaitingView, gpu_type: str) -> Iterator[Blocker]:
         ("own_class", job.priority_class), ("lowest_class", "none" if lowest is None else lowest),
     )  # fmt: skip
     yield Blocker(code="no_lower_class", figures=classes)
+    yield from _no_age_right(view)
     yield from _no_turn_right(view)
     yield _no_larger_share(view, gpu_type)
 
 
+def _no_age_right(view: WaitingView) -> Iterator[Blocker]:
+    """Later jobs of its user, class and size run, but it has not waited too long, or they stay."""
+    job, cluster = view.job, view.cluster
+    later = sorted(
+        age_key(running.job)
+        for running in cluster.running_index.of_orgs([job.path[:2]])
+        if size_of(running.job) == size_of(job) and age_key(running.job) > age_key(job)
+    )
+    if not later:
+        return
+    jobs = ("jobs", list_names([job_id for _, job_id in later]))
+    if (aged_at := cluster.policy.aged_at(job)) <= view.now:
+        yield Blocker(code="later_jobs_stay", figures=(jobs,))
+    else:
+        patience = ("patience_us", cluster.policy.patience(job)), ("left_us", aged_at - view.now)
+        yield Blocker(code="no_age_right", figures=(jobs, *patience))
+
+
 def _no_turn_right(view: WaitingView) -> Iterator[Blocker]:
-    """Jobs of its org and class have run long enough, but have too little work left."""
-    job, now = view.job, view.now
-    works = [
-        running.work(now)
-        for running in view.cluster.running_index.past_turn(job.path[:2], now)
-        if running.job.priority_class == job.priority_class
-        and not outlasts_all(view.cluster, running.job, now - running.started_at)
-    ]
+    """Jobs of its org and class have run long enough, but keep their turn for another reason."""
+    job, now, cluster = view.job, view.now, view.cluster
+    rights = PreemptionRights(cluster, job, job.shape.types[0])
+    works, aged, unsafe = [], [], []
+    for running in cluster.running_index.past_turn(job.path[:2], now):
+        is_alike = running.job.priority_class == job.priority_class
+        if not is_alike or outlasts_all(cluster, running.job, now - running.started_at):
+            continue
+        if (kept_until := rights.keeps_turn_until(running)) > now:
+            aged.append((kept_until - now, running.job.id))
+        elif not rights.can_give_turn_back_to(running.job):
+            unsafe.append((cluster.policy.patience(running.job), running.job.id))
+        else:
+            works.append(running.work(now))
+    for code, entries in (("turn_kept", aged), ("no_turn_without_checkpoint", unsafe)):
+        if entries:
+            jobs = ("jobs", list_names(sorted(job_id for _, job_id in entries)))
+            yield Blocker(code=code, figures=(jobs, ("span_us", min(entries)[0])))
     if works:
         figures: Figures = (
             ("jobs_past_turn", len(works)), ("most_micros", max(works)), ("own_micros", job.work),
@@ -150,6 +180,11 @@ def _search_result(view: WaitingView, types: tuple[str, ...], promising: str) ->
     freed = make_room(cluster, view.promises, job, types, steps)
     if freed is None:
         on_types = ("types", promising)
+        if make_room(cluster, view.no_claims, job, types, StepBudget()) is not None:
+            dated = [name for _, name, _ in view.claimants if cluster.waiting[name].promised_at]
+            promised = ("jobs", list_names(dated))
+            yield Blocker(code="victims_promised", figures=(on_types, promised))
+            return
         ended = Blocker(code="victim_search_limit", figures=(on_types, ("steps", steps.taken)))
         yield ended if steps.ended else Blocker(code="no_victim_set", figures=(on_types,))
         return

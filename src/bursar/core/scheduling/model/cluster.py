@@ -7,6 +7,7 @@ A cluster composes one index for each idea:
     running_index   running jobs: when they end, which are past their turn
     tree            the share tree: queues, usage, floors and ceilings
     classes         orgs in which a higher class waits than the lowest that runs
+    overtaken       users of whom a job has waited too long and a later one runs
     backlog         how much work waits and runs, by GPU type
 
 The owner of a cluster reports what happens through its methods (`add_node`, `enqueue`,
@@ -25,6 +26,7 @@ from bursar.core.scheduling.model.jobs import Earmark, Job, RunningJob
 from bursar.core.scheduling.model.node_index import NodeIndex
 from bursar.core.scheduling.model.nodes import Node, NodeState
 from bursar.core.scheduling.model.org_classes import OrgClasses
+from bursar.core.scheduling.model.overtaken_jobs import OvertakenJobs
 from bursar.core.scheduling.model.policy import PoolPolicy, Share
 from bursar.core.scheduling.model.running_index import RunningIndex
 from bursar.core.scheduling.model.snapshot import PoolSnapshot
@@ -50,8 +52,11 @@ class Cluster:
         self.tree = ShareTree(policy, at)
         self.backlog = Backlog()
         self.classes = OrgClasses(self.tree)
-        self.waiting_index = WaitingIndex(self.waiting, self.tree, self.classes, self.backlog)
-        self.running_index = RunningIndex(self.running, self.classes, self.backlog)
+        self.overtaken = OvertakenJobs(self.waiting)
+        self.waiting_index = WaitingIndex(
+            self.waiting, self.tree, self.classes, self.overtaken, self.backlog
+        )
+        self.running_index = RunningIndex(self.running, self.classes, self.overtaken, self.backlog)
         self.fragments = Fragmentation(())
         self._journal: list[Undo] | None = None  # of the open trial
 
@@ -101,6 +106,7 @@ class Cluster:
             self.waiting_index.enqueue(job, self.policy, now)
         for job in self.waiting_index.pop_retries(now):
             self.waiting_index.enqueue(job, self.policy, now)
+        self.overtaken.advance_to(now)
         self.running_index.drop_expected_ends(now)
         if self.nodes.stale:
             self._entitle_tiers()

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from bursar.core.instant import HOUR, MINUTE, NEVER, SECOND, Instant
+from bursar.core.instant import DAY, HOUR, MINUTE, NEVER, SECOND, Instant
 from bursar.core.scheduling.model.jobs import Job, Path
 from bursar.core.scheduling.model.nodes import MILLI
 from bursar.core.validation import check_int, check_text
@@ -163,6 +163,18 @@ class PoolPolicy:
             if job.expected_run <= EXPRESS_GRACES * self.preemption_grace
             else NEVER
         )
+
+    def aged_at(self, job: Job) -> Instant:
+        """When a job has waited too long, if it waits until then."""
+        return job.waits_since + self.patience(job)
+
+    def patience(self, job: Job) -> int:
+        """How long a job may wait before its age counts, in microseconds.
+
+        A job that ends within minutes ages soon, because it gets no planned start once it is late.
+        """
+        patience = next((t.ages_after for t in self.tiers if t.name == job.path[0]), DAY)
+        return min(patience, BRIEF_AGING) if self.express_until(job) < NEVER else patience
 
     def target_right_at(self, job: Job) -> Instant:
         """When an express job gets the preemption right `target`: after half of its target."""

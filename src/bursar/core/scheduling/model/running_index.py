@@ -7,6 +7,7 @@ from bursar.core.ids import JobId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.scheduling.model.jobs import Path, RunningJob, StartReason
 from bursar.core.scheduling.model.org_classes import OrgClasses
+from bursar.core.scheduling.model.overtaken_jobs import OvertakenJobs
 from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.core.scheduling.order.backlog import Backlog
 from bursar.core.sorted_set import SortedSet
@@ -18,10 +19,15 @@ class RunningIndex:
     """Orders over the running jobs. `jobs` is the cluster's own table, by id."""
 
     def __init__(
-        self, jobs: Mapping[JobId, RunningJob], classes: OrgClasses, backlog: Backlog
+        self,
+        jobs: Mapping[JobId, RunningJob],
+        classes: OrgClasses,
+        overtaken: OvertakenJobs,
+        backlog: Backlog,
     ) -> None:
         self._jobs = jobs
         self._classes = classes
+        self._overtaken = overtaken
         self._backlog = backlog
         # By GPU type: when the GPUs of running jobs and earmarks are free at the latest.
         self.ends: dict[str, SortedSet[tuple[Instant, JobId]]] = {}
@@ -43,6 +49,7 @@ class RunningIndex:
         if job.preemptible and running.stops_at is None:
             self._turn_ends.setdefault(org, SortedSet()).add((turn_ends(running, policy), job.id))
             self._classes.add_running(job)
+            self._overtaken.add_running(job)
 
     def remove(self, running: RunningJob, policy: PoolPolicy) -> None:
         """Remove a job; the exact inverse of `add`."""
@@ -56,6 +63,7 @@ class RunningIndex:
         if job.preemptible and running.stops_at is None:
             self._turn_ends[org].discard((turn_ends(running, policy), job.id))
             self._classes.remove_running(job)
+            self._overtaken.remove_running(job)
 
     def add_end(self, gpu_type: str, at: Instant, job: JobId) -> None:
         """Add when the GPUs of a running job, or of an earmark, are free at the latest."""

@@ -12,6 +12,7 @@ from bursar.core.ids import JobId
 from bursar.core.instant import NEVER, Instant
 from bursar.core.scheduling.model.jobs import Job
 from bursar.core.scheduling.model.org_classes import OrgClasses
+from bursar.core.scheduling.model.overtaken_jobs import OvertakenJobs
 from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.core.scheduling.order.backlog import Backlog
 from bursar.core.scheduling.order.share import ShareTree
@@ -28,11 +29,17 @@ class WaitingIndex:
     """
 
     def __init__(
-        self, jobs: Mapping[JobId, Job], tree: ShareTree, classes: OrgClasses, backlog: Backlog
+        self,
+        jobs: Mapping[JobId, Job],
+        tree: ShareTree,
+        classes: OrgClasses,
+        overtaken: OvertakenJobs,
+        backlog: Backlog,
     ) -> None:
         self._jobs = jobs
         self._tree = tree
         self._classes = classes
+        self._overtaken = overtaken
         self._backlog = backlog
         self.with_date: _Deadlines = SortedSet()  # by when they first got a date
         self._backing_off: _Deadlines = SortedSet()  # by when the back-off ends
@@ -50,6 +57,7 @@ class WaitingIndex:
             self._late_at.add((late_at, job.id))
         if policy.is_express(job, now):
             self._target_right_at.add((policy.target_right_at(job), job.id))
+        self._overtaken.add_waiting(job, policy, now)
         self._classes.refresh(job.path[:2])
 
     def dequeue(self, job: Job, policy: PoolPolicy, *, starts: bool = False) -> None:
@@ -60,6 +68,7 @@ class WaitingIndex:
         self._backlog.count_waiting(job, -1)
         self._late_at.discard((policy.late_at(job), job.id))
         self._target_right_at.discard((policy.target_right_at(job), job.id))
+        self._overtaken.remove_waiting(job, policy)
         self._classes.refresh(job.path[:2])
 
     # ----------------------------------------------------------------------- back-off

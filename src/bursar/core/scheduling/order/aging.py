@@ -29,10 +29,13 @@ def overdue_jobs(cluster: Cluster) -> list[list[Job]]:
         if path in dated_users:
             continue
         oldest = islice(tree.groups.user_group(path).oldest, OLDEST_CANDIDATES)
-        late = [job for aged_at, job in oldest if aged_at <= now]
-        open_jobs = [
-            job for job in map(cluster.waiting.__getitem__, late) if cluster.open_types(job)
-        ]
-        if open_jobs:
+        late = [cluster.waiting[job] for aged_at, job in oldest if aged_at <= now]
+        first = {first.id: first for job in late for first in (_earliest(cluster, job), job)}
+        if open_jobs := [job for job in first.values() if cluster.open_types(job)]:
             jobs_by_user.append(open_jobs)
     return jobs_by_user
+
+
+def _earliest(cluster: Cluster, job: Job) -> Job:
+    """The earliest overdue job of the same user, class and size: it could preempt the others."""
+    return next(cluster.overtaken.earlier_overdue(job), job)

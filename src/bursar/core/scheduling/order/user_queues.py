@@ -7,9 +7,9 @@ for the same reasons. A queue is in the order of the policy (`PoolPolicy.order_k
 from typing import Any
 
 from bursar.core.ids import JobId
-from bursar.core.instant import DAY, NEVER, Instant
+from bursar.core.instant import Instant
 from bursar.core.scheduling.model.jobs import Job, Path
-from bursar.core.scheduling.model.policy import BRIEF_AGING, PoolPolicy
+from bursar.core.scheduling.model.policy import PoolPolicy
 from bursar.core.scheduling.order.share_group import ShareGroup
 from bursar.core.sorted_set import SortedSet
 
@@ -19,7 +19,6 @@ class UserQueues:
 
     def __init__(self, policy: PoolPolicy) -> None:
         self._policy = policy
-        self._patience = {tier.name: tier.ages_after for tier in policy.tiers}
         # When the oldest job of each user has waited too long.
         self.aged_users: SortedSet[tuple[Instant, Path]] = SortedSet()
         # By org: waiting jobs, the highest class first (as a negative number).
@@ -36,7 +35,7 @@ class UserQueues:
         classes = self.waiting_classes.setdefault(job.path[:2], SortedSet())
         classes.add((-job.priority_class, job.id))
         oldest = user.oldest.first()
-        user.oldest.add((self._aged_at(job), job.id))
+        user.oldest.add((self._policy.aged_at(job), job.id))
         if job.estimate is not None:
             user.longest.add(_length_key(job))
         self._replace_oldest(user, oldest)
@@ -54,7 +53,7 @@ class UserQueues:
         if not classes:
             del self.waiting_classes[job.path[:2]]
         oldest = user.oldest.first()
-        user.oldest.discard((self._aged_at(job), job.id))
+        user.oldest.discard((self._policy.aged_at(job), job.id))
         user.longest.discard(_length_key(job))
         self._replace_oldest(user, oldest)
 
@@ -76,16 +75,6 @@ class UserQueues:
                 self.aged_users.discard((before[0], user.path))
             if after is not None:
                 self.aged_users.add((after[0], user.path))
-
-    def _aged_at(self, job: Job) -> Instant:
-        """When a job has waited too long, if it waits until then.
-
-        A job that ends within minutes ages soon, because it gets no planned start once it is late.
-        """
-        patience = self._patience.get(job.path[0], DAY)
-        if self._policy.express_until(job) < NEVER:
-            patience = min(patience, BRIEF_AGING)
-        return job.waits_since + patience
 
 
 def _replace_head(user: ShareGroup, before: Any, after: Any) -> None:

@@ -1,9 +1,13 @@
 """Step 2: jobs that have waited too long start, or get a date by which they start.
 
 Jobs that have a date keep their order. The first few of them may get a better one, the others keep
-theirs. Then the oldest job of each user that has none is looked at. Aged jobs together get at most
-a part of the GPUs (`PoolPolicy.aged_part`), so that aged jobs cannot take over the pool.
+theirs. Then overtaken jobs take the place of later jobs of their user. Then the oldest job of each
+user that has no date is looked at. Aged jobs together get at most a part of the GPUs
+(`PoolPolicy.aged_part`), so that aged jobs cannot take over the pool.
 """
+
+from itertools import islice
+from typing import Final
 
 from bursar.core.ids import JobId
 from bursar.core.scheduling.decisions import PlannedStart, Promise
@@ -11,8 +15,10 @@ from bursar.core.scheduling.model.jobs import Job, StartReason
 from bursar.core.scheduling.model.nodes import MILLI
 from bursar.core.scheduling.order.aging import jobs_with_date, overdue_jobs
 from bursar.core.scheduling.passes.context import PassContext
-from bursar.core.scheduling.passes.room import make_room_for
+from bursar.core.scheduling.passes.room import make_room_for, replace_own
 from bursar.core.scheduling.placement.backfill import find_planned_start
+
+OVERTAKEN_SIZES_MAX: Final = 256  # users, classes and sizes of which overtaken jobs are looked at
 
 
 class AgedPass:
@@ -29,7 +35,7 @@ class AgedPass:
     def run(self) -> None:
         """Look at all jobs with a date, then at the oldest jobs without one."""
         context = self._context
-        with_date, overdue = jobs_with_date(self._cluster), overdue_jobs(self._cluster)
+        with_date = jobs_with_date(self._cluster)
         dates: dict[JobId, PlannedStart] = {}
         for job in with_date:
             if (planned := self._promised_start(job)) is not None:
@@ -46,7 +52,9 @@ class AgedPass:
                 context.complete = False
             else:
                 self._start_or_date(job)
-        for jobs in overdue:
+        for jobs in islice(self._cluster.overtaken.overtaken(), OVERTAKEN_SIZES_MAX):
+            any(self._take_over(job, dates.get(job.id)) for job in jobs)
+        for jobs in overdue_jobs(self._cluster):
             if self._is_full:
                 break
             any(self._start_or_date(job) for job in jobs)
@@ -87,6 +95,17 @@ class AgedPass:
             self._wait_for_date(job, types, planned)
             context.close(job)
         return True
+
+    def _take_over(self, job: Job, date: PlannedStart | None) -> bool:
+        """Start an overtaken job in the place of later jobs of its user, which stop."""
+        context = self._context
+        context.release_date(job)
+        types = self._cluster.open_types(job)
+        if make_room_for(context, job, types) if types else replace_own(context, job):
+            return True
+        if date is not None:
+            context.hold_date(job, date)
+        return False
 
     def _wait_for_date(self, job: Job, types: tuple[str, ...], planned: PlannedStart) -> None:
         self._aged += job.shape.milli_gpus

@@ -85,12 +85,16 @@ class JobAttempt:
         return any(context.start_if_fits(other, types, StartReason.BACKFILL) for other in shorter)
 
     def _shorter_jobs(self, job: Job) -> list[Job]:
-        """The next jobs of the same user and kind, each shorter than all before it."""
+        """The next jobs of the same user and kind, each shorter than all before it.
+
+        None that an earlier job could preempt the next moment, because it has waited too long.
+        """
         queue = self._cluster.tree.groups.user_group(job.path).queues[job.queue_key]
         shorter, least = [], job.run_max
         for key in islice(queue, SHORTER_CANDIDATES):
             other = self._cluster.waiting[key[-1]]
-            if other.run_max < least:
+            earlier = self._cluster.overtaken.earlier_overdue(other)
+            if other.run_max < least and not any(True for _ in earlier):
                 shorter.append(other)
                 least = other.run_max
         return shorter

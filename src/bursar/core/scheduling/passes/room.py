@@ -39,9 +39,10 @@ def make_room_for(context: PassContext, job: Job, types: tuple[str, ...]) -> boo
 
 
 def replace_own(context: PassContext, job: Job) -> bool:
-    """Preempt lower classes of the job's own org, for a job that would pass a ceiling."""
+    """Preempt lower classes of the job's own org, or later jobs of its user, at a ceiling."""
     cluster = context.cluster
-    if job.path[:2] not in cluster.classes.urgent or _ceiling_clears_soon(cluster, job):
+    may_preempt = job.path[:2] in cluster.classes.urgent or cluster.overtaken.is_overtaken(job)
+    if not may_preempt or _ceiling_clears_soon(cluster, job):
         return False
     victims = context.preemption.make_room(job, job.shape.types)
     if victims is None:
@@ -62,11 +63,11 @@ def is_waiting_cheaper(
     """Whether waiting costs less than the lost work, idle GPUs included.
 
     A job waits at most for its start target, and not if it can still start in time but would be
-    late. A turn is no claim to GPUs: no job takes one that leaves GPUs idle at a greater cost than
-    its wait, however long that is.
+    late. Neither a turn nor age is a claim to GPUs: no job takes a place that leaves GPUs idle at a
+    greater cost than its wait, however long that is.
     """
     target = cluster.policy.start_target(job.path[0])
-    takes_turn = any(right is Right.TURN for _, right in victims.victims)
+    takes_turn = any(right in (Right.AGE, Right.TURN) for _, right in victims.victims)
     if planned is None or (planned.at > cluster.now + target and not takes_turn):
         return False
     wait = job.price_of(planned.gpu_type, planned.at - cluster.now)

@@ -19,6 +19,7 @@ _START: Final = (-1, 0, "")  # before all children of a group
 _END: Final = (FAIR_SHARE + 1, 0, "")  # behind all of them
 URGENT_ORGS_MAX: Final = 256  # orgs of which the most urgent job is looked at
 URGENT_CANDIDATES: Final = 16  # jobs of one org that are checked for a more urgent one
+EARLIER_CANDIDATES: Final = 16  # jobs of one user that are checked for an earlier one
 
 
 class TurnPass:
@@ -39,19 +40,19 @@ class TurnPass:
             job = next(express_jobs(self._cluster, context.is_open), None)
             if job is None:
                 return
-            self._attempt.look_at(job)
+            self._attempt.look_at(self._earlier(job))
 
     def run_turns(self) -> None:
         """Look at all jobs in the order of the share tree."""
         while (job := self._next_in_turn()) is not None:
-            self._attempt.look_at(self._more_urgent(job))
+            self._attempt.look_at(self._earlier(self._more_urgent(job)))
 
     def run_urgent(self) -> None:
         """Look at the most urgent job of each org that could preempt jobs of its own org."""
         for org in islice(sorted(self._cluster.classes.urgent), URGENT_ORGS_MAX):
             job = self._cluster.waiting[self._tree.queues.most_urgent_job(org)]
             if self._context.is_open(job):
-                self._attempt.look_at(job)
+                self._attempt.look_at(self._earlier(job))
 
     def _next_in_turn(self) -> Job | None:
         """The next job that was not looked at; only jobs that may fit once looks are used up."""
@@ -100,3 +101,11 @@ class TurnPass:
             if self._context.is_open(other):
                 return other
         return job
+
+    def _earlier(self, job: Job) -> Job:
+        """An earlier job of the same user, class and size that has waited too long, or the job.
+
+        The earlier job could preempt this one the next moment, so it is looked at first.
+        """
+        earlier = islice(self._cluster.overtaken.earlier_overdue(job), EARLIER_CANDIDATES)
+        return next((other for other in earlier if self._context.is_open(other)), job)

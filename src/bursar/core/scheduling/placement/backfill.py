@@ -55,6 +55,13 @@ class NodeClaims:
         copy.by_node = {node: list(claims) for node, claims in self.by_node.items()}
         return copy
 
+    def until(self, at: Instant) -> "NodeClaims":
+        """The claims that begin by an instant."""
+        early = NodeClaims(self._cluster)
+        for node, claims in self.by_node.items():
+            early.by_node[node] = [claim for claim in claims if claim.at <= at]
+        return early
+
     def release(self, job: Job) -> None:
         """Give up the claims of a job's promised start, if it has one."""
         for node, _ in job.promised_on:

@@ -69,6 +69,10 @@ class Candidates:
         """Whether there is a candidate by a right."""
         return any(entry[2] is right for entry in self.ranked)
 
+    def has_only(self, right: Right) -> bool:
+        """Whether all candidates can be preempted by one right."""
+        return all(entry[2] is right for entry in self.ranked)
+
     def is_current(self, index: int) -> bool:
         """Whether a candidate still runs as it did when it was ranked."""
         running = self.ranked[index][1]

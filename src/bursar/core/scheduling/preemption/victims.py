@@ -4,9 +4,9 @@ The best set touches the lowest classes, then loses the least work in credits, t
 then comes first by ids. To restore a floor, the search first tries the jobs of the group that is
 furthest above its own floor, then those of all such groups; then jobs of lower classes of the same
 org; then tiers with longer start targets; then the org with the largest share, then all orgs with
-larger shares; then jobs of the same org
-that have had their turn; then all of these together. Last, if no set leaves all groups their
-floors, one job of each group may be a job that straddles its floor.
+larger shares; then later jobs of the same user; then jobs of the same org that have had their turn;
+then all of these together. Last, if no set leaves all groups their floors, one job of each group
+may be a job that straddles its floor.
 
 For a job that needs one node the search finds the best set, node by node. For a gang it finds a
 good one: it empties nodes in the order of cost per task, then keeps every job that need not leave.
@@ -63,6 +63,7 @@ def may_preempt_any(cluster: Cluster, job: Job, types: tuple[str, ...]) -> bool:
         any(group.floor for group in user.lineage())
         or org in cluster.classes.urgent
         or any(cluster.running_index.past_turn(org, cluster.now))
+        or cluster.overtaken.is_overtaken(job)
         or cluster.policy.is_express(job, cluster.now)
         or cluster.tree.org_rates.has_larger(user)
     ):
@@ -71,9 +72,9 @@ def may_preempt_any(cluster: Cluster, job: Job, types: tuple[str, ...]) -> bool:
 
 
 # What candidates depend on: GPU type, user, class, groups below their floor, rate, work, whether
-# the job outlasts all others, and `PreemptionRights.urgency`.
+# the job outlasts all others, `PreemptionRights.urgency`, and the job itself if its age counts.
 _Key = tuple[
-    str, Path, int, tuple[Path, ...], Micros, Micros, bool, tuple[bool, bool, bool]
+    str, Path, int, tuple[Path, ...], Micros, Micros, bool, tuple[bool, bool, bool], JobId
 ]  # fmt: skip
 
 
@@ -102,12 +103,24 @@ class PreemptionSearch:
                     continue
                 own_rate_max = stage.own_rate(job.path[:2]) if stage.has_right(Right.SHARE) else 0
                 leaving = LeavingJobs(rights, own_rate_max, may_straddle=may_straddle)
+                claims = self._claims_on(stage, job)
                 search = _VictimSearch(
-                    self._cluster, self._claims, rights, gpu_type, stage, leaving, self._steps
+                    self._cluster, claims, rights, gpu_type, stage, leaving, self._steps
                 )
                 if victims := search.find_best():
                     return victims
         return None
+
+    def _claims_on(self, stage: Candidates, job: Job) -> NodeClaims:
+        """The claims that the job must not delay in the place of these candidates.
+
+        By age it takes over the place of a later job of its user. It delays no start that is
+        promised soon. A start that is promised for a time beyond its patience would make it wait
+        too long again, so that start gets another place.
+        """
+        if stage.has_only(Right.AGE):
+            return self._claims.until(self._cluster.now + self._cluster.policy.patience(job))
+        return self._claims
 
     def _is_hopeless(self, job: Job, gpu_type: str) -> bool:
         """Whether a sum shows that no victims make room for a gang.
@@ -125,6 +138,7 @@ class PreemptionSearch:
         key = (
             gpu_type, job.path, job.priority_class, rights.floors.paths_below_floor(),
             job.rate(gpu_type), job.work, outlasts_all(self._cluster, job), rights.urgency,
+            job.id if rights.depends_on_age() else JobId(""),
         )  # fmt: skip
         stages = self._stages_by_key.get(key)
         if stages is None:
