@@ -10,6 +10,7 @@ from bursar.store.jobs.result_cache import (
     DUE,
     DUE_ALIKE,
     HEIR,
+    LOST,
     SHARED,
     WITHOUT_HOLD,
 )
@@ -24,10 +25,11 @@ JOB = ("jobs_pkey", ("org_id", "job_id"))
 HOLD = ("holds_pkey", ("org_id", "hold_id"))
 LEADER = ("jobs_one_leads", ("org_id", "result_digest"))
 RESULTS = ("jobs_results", ("org_id", "result_digest", "ended_at"))
+LAST_RESULT = ("jobs_results", ("org_id", "result_digest"))
 FLIGHT = ("jobs_following", ("org_id", "result_digest"))
 # For each statement: which index reads which table, by its name there, and by which columns.
 PLANS: dict[str, tuple[str, Indexes]] = {
-    "who is alike": (ALIKE, {"s": RESULTS, "h": HOLD, "l": LEADER, "o": FLIGHT}),
+    "who is alike": (ALIKE, {"s": LAST_RESULT, "h": HOLD, "l": LEADER, "o": FLIGHT}),
     "how it was submitted": (SHARED, {"jobs": JOB}),
     "jobs by their keys": (
         JOBS,
@@ -44,7 +46,11 @@ PLANS: dict[str, tuple[str, Indexes]] = {
         {"f": ("jobs_following", ()), "h": HOLD, "s": RESULTS, "l": LEADER},
     ),
     "who has lost its hold": (WITHOUT_HOLD, {"f": FLIGHT, "h": HOLD}),
-    "who is to lead": (HEIR, {"f": FLIGHT, "h": HOLD, "s": RESULTS, "l": LEADER}),
+    "whether a flight has lost its leader": (LOST, {"f": FLIGHT, "s": RESULTS, "l": LEADER}),
+    "who is to lead": (
+        HEIR,
+        {"f": ("jobs_following", ("org_id", "result_digest", "submitted_at")), "h": HOLD},
+    ),
     "what it has left": (RESULT, {"j": JOB, "s": JOB}),
 }
 

@@ -10,6 +10,7 @@ One GPU of type H100 costs a micro-credit a millisecond, one of type A100 half o
 is a transaction; time goes on only when a test says so.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from bursar.core.jobs.transaction import JobTransaction
 from bursar.core.ledger.books import Books, require
 from bursar.core.ledger.commands import AddAccount, AddUser, Command, Issue, Reserve
 from bursar.core.ledger.events import Event, JobStepped
+from bursar.core.ledger.journal import rebuild
 from bursar.core.ledger.values import NO_POLICY, Context, CreditKind, GrantPolicy, Hold
 from bursar.core.messages import Cause, EndClass, Ended, JobSpec, Started, ToOrg, ToPool
 from bursar.core.pricing import PriceBook, PriceVersion, Rate
@@ -74,10 +76,9 @@ def reserve_for(
         account=AccountId(account),
         user=UserId(user),
         run_ms=RUN_MS,
-        ttl=10 * MINUTE,
         context=context,
         for_job=True,
-        **more,
+        **{"ttl": 10 * MINUTE, **more},
     )
 
 
@@ -119,6 +120,18 @@ class CountingOrg(SimulatedOrg):
         return self.latest
 
 
+def stored_org(org: SimulatedOrg) -> SimulatedOrg:
+    """The org as a transaction finds it stored: changes of the transaction are not in it."""
+    return dataclasses.replace(
+        org,
+        books=rebuild(org.events, org.books.deployment),
+        jobs=dict(org.jobs),
+        arrays=dict(org.arrays),
+        routed={job: list(routes) for job, routes in org.routed.items()},
+        enqueued=dict(org.enqueued),
+    )
+
+
 class JobTrial:
     """An org with a root account, a team, two users, and credits."""
 
@@ -149,7 +162,7 @@ class JobTrial:
     @contextmanager
     def one_transaction(self) -> Iterator[None]:
         """Perform all commands in one transaction: the rows are stored at its end."""
-        self._transaction = JobTransaction(self.org)
+        self._transaction = JobTransaction(stored_org(self.org))
         yield
         rules.commit_jobs(self.org, self._transaction)
         self._transaction = None
@@ -258,6 +271,8 @@ class JobTrial:
 
     def array(self) -> ArrayProgress:
         """How far the array has got."""
+        if self._transaction is not None:
+            return self._transaction.array(ARRAY)
         return self.org.arrays[ARRAY]
 
     def elements(self) -> list[OrgJob]:

@@ -1,5 +1,6 @@
 """Arrays: elements begin and end; the end of an array (M1)."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -18,8 +19,9 @@ from bursar.core.jobs.arrays import (
 )
 from bursar.core.jobs.effects import FollowUp
 from bursar.core.jobs.rows import ArrayProgress
+from bursar.core.jobs.submission import ExtendJob
 from bursar.core.ledger.array_holds import lot_id
-from bursar.core.ledger.commands import Release, TakeLots
+from bursar.core.ledger.commands import ExtendHold, Release, TakeLots
 from bursar.core.messages import Cause, Dropped, EndClass, Enqueue, Program, RanSoFar
 from bursar.core.refusal import Code, Refusal
 from bursar.core.value import replace
@@ -298,3 +300,44 @@ def test_an_array_whose_hold_was_closed_before_ends_all_the_same() -> None:
     assert isinstance(outcome, Refusal)
     assert (JobState.EXPIRED, "hold_ended") == (trial.job(ARRAY).state, trial.job(ARRAY).why)
     assert (EndClass.LIMIT, True) == (trial.job(ARRAY).end_class, trial.array().done)
+
+
+# One transaction or several: the figures are the same
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_figures_of_an_array_do_not_depend_on_batches(together: bool) -> None:
+    """They count what the same transaction has charged, extended, taken out and dropped."""
+    trial = begun(count=3, at_once=2)
+    first, second = trial.elements()
+    more = ExtendHold(hold=HoldId(second.id), amount=7)
+
+    with trial.one_transaction() if together else nullcontext():
+        trial.does(more, ExtendJob(second.id, 7, 0))
+        trial.tell(first.id, STARTED, ended(Cause.FINISHED, 1_000))
+        trial.tell(second.id, STARTED)
+        trial.advance()
+        third = trial.job(lot_id(HoldId(ARRAY), 2))
+        trial.tell(third.id, STARTED, RanSoFar(attempt=1, run_ms=2_000))
+        trial.cancel(ARRAY)
+        trial.tell(second.id, ended(Cause.CANCELLED, 500))
+        trial.tell(third.id, ended(Cause.CANCELLED, 4_000))
+        trial.advance()
+
+    assert [
+        ("submitted", "queued", 0, 180_000),
+        ("started", "running", 0, 180_007),
+        ("stop_requested", "stopping", 3_000, 118_000),
+        ("cancelled", "cancelled", 5_500, 0),
+    ] == trial.steps(ARRAY)
+
+
+def test_array_of_the_same_transaction_starts_with_its_figures() -> None:
+    """Nothing of it is stored yet."""
+    trial = JobTrial()
+    with trial.one_transaction():
+        trial.submit_array(count=2, at_once=2)
+        trial.advance()
+        trial.tell(lot_id(HoldId(ARRAY), 0), STARTED)
+
+    assert ("started", "running", 0, 120_000) == trial.steps(ARRAY)[-1]

@@ -21,15 +21,23 @@ from bursar.core.jobs.result_cache import (
     match_of,
     price_of,
 )
-from bursar.core.jobs.submission import SubmitJob, reserve_for_job
+from bursar.core.jobs.submission import ExtendJob, SubmitJob, reserve_for_job
 from bursar.core.jobs.transaction import Alike, JobTransaction
-from bursar.core.ledger.commands import CorrectEnd, Lapse, Release, Settle
+from bursar.core.ledger.commands import (
+    CorrectEnd,
+    ExtendHold,
+    Lapse,
+    Release,
+    Reserve,
+    Settle,
+)
+from bursar.core.ledger.values import Context
 from bursar.core.messages import Cause, Corrected, Dropped, EndClass, Enqueue, Withdraw
 from bursar.core.pricing import PriceBook
 from bursar.core.refusal import Code, Refusal
 from bursar.core.value import replace
 from tests.support.builders import T0
-from tests.support.jobs import CREDITS, HIT_PPM, STARTED, JobTrial, ended
+from tests.support.jobs import ANN, CREDITS, HIT_PPM, STARTED, TEAM, JobTrial, ended
 
 SAME = Sharing("same", HOUR)
 LEADER, FIRST, SECOND = JobId("leader"), JobId("first"), JobId("second")
@@ -65,14 +73,18 @@ def due(job: JobId, *, cancelled: bool = False, held: int = 60_000) -> DueFollow
     [
         (Alike(), Match()),
         (Alike(leader=LEADER), Match(LEADER)),
-        (Alike(waiting=FIRST), Match(FIRST)),
-        (Alike(leader=LEADER, waiting=FIRST), Match(LEADER)),
-        (Alike(FIRST, 0, 2_000, LEADER), Match(FIRST, True, 0, 2_000)),
-        (Alike(FIRST), Match(FIRST, True, None, 0)),
+        (Alike(waiting=FIRST, submitted_at=0), Match(FIRST)),
+        (Alike(leader=LEADER, waiting=FIRST, submitted_at=0), Match(LEADER)),
+        (Alike(FIRST, 0, 2_000, 11, LEADER), Match(FIRST, True, 0, 2_000)),
+        (Alike(FIRST, 0, 2_000, 10, LEADER), Match(LEADER)),
+        (Alike(FIRST, ended_at=11), Match(FIRST, True, None, 0)),
+        (Alike(FIRST, ended_at=10, waiting=SECOND, submitted_at=11), Match(SECOND)),
+        (Alike(FIRST, ended_at=10, waiting=SECOND, submitted_at=10), Match()),
     ],
 )
-def test_a_result_goes_before_a_job_under_way(alike: Alike, match: Match) -> None:
-    assert match == match_of(alike)
+def test_a_result_from_after_ten_goes_before_a_job_under_way(alike: Alike, match: Match) -> None:
+    """A follower for which there is a result, however old, leads no new one."""
+    assert match == match_of(alike, since=10)
 
 
 def test_a_result_costs_its_part_of_the_run_and_no_more_than_is_held() -> None:
@@ -425,16 +437,77 @@ def test_followers_without_a_hold_are_not_looked_for_in_vain() -> None:
     assert trial.job(FIRST).follows
 
 
-def test_what_the_same_transaction_has_changed_is_left_for_the_next_look() -> None:
-    """The stored rows still show a follower without a hold, and one that could lead."""
-    trial = shared(LEADER, FIRST, SECOND)
-    trial.tell(LEADER, STARTED, ended(Cause.FAILED, 2_000))
-    trial.does(Release(hold=HoldId(FIRST)))
-    jobs = JobTransaction(trial.org)
-    EndFollower.expired(FIRST).end(jobs, 0, trial.now)
-    jobs.put(jobs.job(SECOND))
-    before = len(jobs.steps)
-    effect = RepairGroup("same", expire=True, count=9)
-    effect.apply(jobs, trial.org.books, (), trial.now)
+def test_what_the_same_transaction_has_changed_counts() -> None:
+    """A hold that it has ended is none; the next follower, changed or not, takes over."""
+    for changes_second in (False, True):
+        trial = shared(LEADER, FIRST, SECOND)
+        with trial.one_transaction():
+            trial.tell(LEADER, STARTED, ended(Cause.FAILED, 2_000))
+            trial.does(Release(hold=HoldId(FIRST)))
+            if changes_second:
+                more = ExtendHold(hold=HoldId(SECOND), amount=7)
+                trial.does(more, ExtendJob(SECOND, 7, 0))
+            assert 2 == repair(trial, expire=True)
+            assert 0 == repair(trial, expire=True)
 
-    assert (0, before) == (effect.count, len(jobs.steps))
+        assert (JobState.EXPIRED, "hold_ended") == (trial.job(FIRST).state, trial.job(FIRST).why)
+        assert trial.job(SECOND).leads
+        [message] = trial.sent(SECOND)
+        assert isinstance(message, Enqueue)
+        assert 60_000 + 7 * changes_second == message.hold_micros
+
+
+def test_holds_of_no_job_are_followers_of_none() -> None:
+    """Whatever a hold says of the job that it is for."""
+    trial = shared(LEADER, FIRST)
+    with trial.one_transaction():
+        for name, job in (("raw", None), ("odd", JobId("odd"))):
+            hold = Reserve(
+                hold=HoldId(name),
+                account=TEAM,
+                user=ANN,
+                amount=1,
+                ttl=MINUTE,
+                context=Context(job=job),
+            )
+            trial.does(hold)
+        trial.does(Release(hold=HoldId("raw")))
+        assert 0 == repair(trial, expire=True)
+
+
+def test_first_of_two_results_of_one_instant_is_by_id() -> None:
+    """The last result is that of the larger id; the first follower that of the smaller."""
+    trial = JobTrial()
+    submit(trial, SECOND, max_age=0)
+    finish(trial, SECOND)
+    with trial.one_transaction():
+        submit(trial, LEADER, max_age=0)
+        finish(trial, LEADER, 3_000)
+        submit(trial, NEW)
+
+    assert (SECOND, True, False) == is_met_by(trial)
+    assert 500 == trial.figures(NEW)[0]
+
+
+def test_last_follower_is_by_its_submission_and_not_by_its_change() -> None:
+    """A new job follows the follower that was submitted last, whatever changed since."""
+    trial = shared(LEADER, FIRST, SECOND)
+    with trial.one_transaction():
+        fail(trial)
+        for job in (SECOND, FIRST):
+            trial.does(ExtendHold(hold=HoldId(job), amount=7), ExtendJob(job, 7, 0))
+        submit(trial, NEW)
+
+    assert (SECOND, False, False) == is_met_by(trial)
+
+
+def test_a_group_in_which_all_holds_have_ended_has_no_heir() -> None:
+    """Its followers expire; nobody takes over."""
+    trial = shared(LEADER, FIRST)
+    with trial.one_transaction():
+        fail(trial)
+        trial.does(Release(hold=HoldId(FIRST)))
+        assert 1 == repair(trial, expire=True)
+        assert 0 == repair(trial, expire=False)
+
+    assert (JobState.EXPIRED, False) == (trial.job(FIRST).state, trial.job(FIRST).leads)

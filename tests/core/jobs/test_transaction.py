@@ -3,18 +3,19 @@
 import pytest
 
 from bursar.core.dispatch.job_lifecycle import JobState
-from bursar.core.ids import JobId
+from bursar.core.ids import HoldId, JobId
 from bursar.core.jobs.rows import ArrayProgress, Outgoing, Receipt, Route, RouteRow, StepRow
 from bursar.core.jobs.transaction import JobTransaction
+from bursar.core.ledger.array_holds import lot_id
 from bursar.core.ledger.books import Books
 from bursar.core.ledger.events import JobStepped
 from bursar.core.messages import EndClass, Leave, Withdraw
-from bursar.core.refusal import InvariantBroken
+from bursar.core.refusal import InvariantBroken, Refusal
 from bursar.core.value import replace
 from bursar.sim.faults.org import POOL, SimulatedOrg
 from tests.support.builders import T0
 from tests.support.dispatch_pool import asking
-from tests.support.jobs import ARRAY, JOB, PRICES, a_job
+from tests.support.jobs import ARRAY, JOB, PRICES, JobTrial, a_job
 
 PROGRESS = ArrayProgress(id=ARRAY, elements=3, at_once=2, template=asking())
 OTHER = JobId("other")
@@ -154,3 +155,40 @@ def test_the_step_of_a_correction_is_about_its_own_attempt(
     [step] = jobs.steps
     assert (attempt, gpu_type, exit_code) == (step.attempt, step.gpu_type, step.exit_code)
     assert EndClass.PLATFORM is step.end_class
+
+
+def test_changed_holds_are_those_of_all_commands_in_order() -> None:
+    """Opened, changed or closed; an array's hold changes when a lot is taken out of it."""
+    trial = JobTrial()
+    jobs = JobTransaction(trial.org)
+    for events in (tuple(trial.org.events), trial.submit(), trial.cancel()):
+        assert not isinstance(events, Refusal)
+        jobs.note(events)
+    assert [HoldId(JOB)] == jobs.changed_holds()
+
+    trial.submit_array()
+    lots = trial.advance()
+    assert not isinstance(lots, Refusal)
+    jobs.note(lots)
+    array = HoldId(ARRAY)
+    assert [HoldId(JOB), lot_id(array, 0), array, lot_id(array, 1)] == jobs.changed_holds()
+
+
+def test_routes_and_the_last_enqueue_are_read_with_the_changes_of_the_transaction() -> None:
+    org = stored(JOB)
+    here, there = Route(1, POOL, T0, T0, "first"), Route(2, "there", T0 + 1, None, "sooner")
+    org.routed[JOB] = [here]
+    org.enqueued[JOB] = asking()
+    jobs = JobTransaction(org)
+    assert ([here], asking()) == (jobs.routes(JOB), jobs.last_enqueue(JOB))
+
+    jobs.add_route(OTHER, there)
+    jobs.add_route(JOB, there)
+    jobs.send(JOB, Leave(), T0 + 1)
+    assert ([here, there], asking()) == (jobs.routes(JOB), jobs.last_enqueue(JOB))
+
+    jobs.arrive(JOB, there, T0 + 2)
+    again = asking(run_ms=7)
+    jobs.send(JOB, again, T0 + 2)
+    assert [here, there._replace(arrived_at=T0 + 2)] == jobs.routes(JOB)
+    assert again == jobs.last_enqueue(JOB)

@@ -14,8 +14,8 @@ from typing import Final
 from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import Instant
-from bursar.core.jobs.effects import FollowUp, JobEffect, Outcome, figures_of
-from bursar.core.jobs.rows import SUBMITTED, ArrayProgress, JobFigures, OrgJob
+from bursar.core.jobs.effects import FollowUp, JobEffect, Outcome, array_figures, figures_of
+from bursar.core.jobs.rows import SUBMITTED, ArrayProgress, OrgJob
 from bursar.core.jobs.states import JobUpdate, event_of
 from bursar.core.jobs.transaction import JobTransaction
 from bursar.core.ledger.books import Books
@@ -130,8 +130,7 @@ class EndArray(JobEffect):
         state, why, end_class = end_of(row, cancelled=job.withdrawn)
         jobs.put(replace(job, state=state, why=why.value, ended_at=now, end_class=end_class))
         jobs.put_array(replace(row, done=True))
-        spent = jobs.reads.figures([self.array])[self.array].spent
-        figures = JobFigures(spent, figures_of(books, self.array).held)
+        figures = array_figures(jobs, books, self.array)
         update = JobUpdate(state=state)
         jobs.step(self.array, event_of(self.array, why.value, now, figures, update))
 
@@ -156,7 +155,12 @@ def end_of(array: ArrayProgress, *, cancelled: bool) -> tuple[JobState, Cause, E
 
 
 def count_element(
-    jobs: JobTransaction, array: JobId, message: Message, update: JobUpdate, now: Instant
+    jobs: JobTransaction,
+    books: Books,
+    array: JobId,
+    message: Message,
+    update: JobUpdate,
+    now: Instant,
 ) -> None:
     """Count the end of an element; the first start of an element starts the array."""
     if update.ended_at is not None and update.state is not None:
@@ -164,13 +168,15 @@ def count_element(
         ends = {update.state.value: getattr(row, update.state.value) + 1}
         jobs.put_array(replace(row, live=row.live - 1, **ends))
     elif isinstance(message, Started) and jobs.job(array).state is JobState.QUEUED:
-        _start(jobs, array, message.started_at, now)
+        _start(jobs, books, array, message.started_at, now)
 
 
-def _start(jobs: JobTransaction, array: JobId, started_at: Instant, now: Instant) -> None:
+def _start(
+    jobs: JobTransaction, books: Books, array: JobId, started_at: Instant, now: Instant
+) -> None:
     job = jobs.job(array)
     state = JobState.STOPPING if job.withdrawn else JobState.RUNNING
     jobs.put(replace(job, state=state, why=Cause.STARTED.value, started_at=started_at))
-    figures = jobs.reads.figures([array])[array]
+    figures = array_figures(jobs, books, array)
     update = JobUpdate(state=state)
     jobs.step(array, event_of(array, Cause.STARTED.value, now, figures, update))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from bursar.core.dispatch.job_lifecycle import JobState
 from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import Instant
-from bursar.core.jobs.effects import JobEffect, Outcome, figures_of
+from bursar.core.jobs.effects import JobEffect, Outcome, array_figures, figures_of
 from bursar.core.jobs.rows import JobFigures, OrgJob
 from bursar.core.jobs.states import JobUpdate, asked_to_stop, event_of
 from bursar.core.jobs.transaction import JobTransaction
@@ -61,17 +61,12 @@ class CancelJob(JobEffect):
 def _figures_of_array(
     jobs: JobTransaction, books: Books, array: OrgJob, elements: Sequence[OrgJob]
 ) -> dict[JobId, JobFigures]:
-    """What an array with its elements, and each live element, has spent and holds.
-
-    The stored figures of the array still include the dropped lots. So what is held is computed: the
-    rest of the array's hold plus the holds of the live elements.
-    """
+    """What an array with its elements, and each live element, has spent and holds."""
     if array.state is not JobState.RUNNING:  # neither the array nor an element takes a step
         return {job.id: JobFigures() for job in (array, *elements)}
-    stored = jobs.reads.figures([array.id, *(element.id for element in elements)])
+    stored = jobs.reads.figures([element.id for element in elements], ())
     figures = {element.id: _figures_of_element(books, element.id, stored) for element in elements}
-    held = figures_of(books, array.id).held + sum(each.held for each in figures.values())
-    return {**figures, array.id: JobFigures(stored[array.id].spent, held)}
+    return {**figures, array.id: array_figures(jobs, books, array.id)}
 
 
 def _figures_of_element(

@@ -11,7 +11,7 @@ from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import Instant
 from bursar.core.jobs.rows import JobFigures
 from bursar.core.jobs.transaction import JobTransaction
-from bursar.core.ledger.books import Books
+from bursar.core.ledger.books import Books, require
 from bursar.core.ledger.commands import Command
 from bursar.core.ledger.decide import catch_up_books, perform
 from bursar.core.ledger.events import Event
@@ -64,24 +64,38 @@ class Performed(NamedTuple):
 
 
 def perform_with(
-    books: Books, command: Command, effect: JobEffect, jobs: JobTransaction, now: Instant
+    books: Books, command: Command, effect: JobEffect | None, jobs: JobTransaction, now: Instant
 ) -> Performed:
     """Let the ledger decide a command, and apply its effect.
 
     The steps of jobs become events of the org, after those of the command. If the command is
     refused, the events that are due come first.
     """
-    outcome = effect.precheck(jobs, books, now) or perform(books, command, now)
+    outcome = (effect and effect.precheck(jobs, books, now)) or perform(books, command, now)
+    if not isinstance(outcome, Refusal):
+        jobs.note(outcome)
+    if effect is None:
+        return Performed(outcome)
     before = len(jobs.events)
     follow_up = effect.apply(jobs, books, outcome, now)
     steps: tuple[Event, ...] = tuple(jobs.events[before:])
     refused = isinstance(outcome, Refusal)
     due = catch_up_books(books, now) if steps and refused else ()
+    jobs.note(due)
     for event in steps:
         evolve(books, event)
     if isinstance(outcome, Refusal):
         return Performed(outcome, (*due, *steps), follow_up)
     return Performed((*outcome, *steps), (), follow_up)
+
+
+def array_figures(jobs: JobTransaction, books: Books, array: JobId) -> JobFigures:
+    """What an array with its elements has spent and holds, with this transaction's changes."""
+    changed = [require(books.holds, hold) for hold in jobs.changed_holds()]
+    own = [hold for hold in changed if HoldId(array) in (hold.terms.id, hold.lot_of)]
+    stored = jobs.reads.figures([array], [JobId(hold.terms.id) for hold in own])
+    spent, held = stored.get(array, JobFigures())
+    return JobFigures(spent + sum(it.used for it in own), held + sum(it.open for it in own))
 
 
 def figures_of(books: Books, job: JobId) -> JobFigures:

@@ -116,7 +116,7 @@ class HandleMessage(JobEffect):
         if isinstance(message, Corrected):
             self._corrected(jobs, message, books, now)
         if self.array is not None:
-            count_element(jobs, self.array, message, update, now)
+            count_element(jobs, books, self.array, message, update, now)
 
     def _corrected(
         self, jobs: JobTransaction, message: Corrected, books: Books, now: Instant

@@ -31,7 +31,7 @@ def request_move(
     row = jobs.find(job)
     if row is None or row.pool != source or not _may_move(row):
         return False
-    routes = jobs.reads.routes(job)
+    routes = jobs.routes(job)
     if not routes or routes[-1].arrived_at is None:
         return False
     if any(route.pool == target for route in routes):
@@ -76,7 +76,7 @@ class MoveJob(JobEffect):
         row = jobs.job(job)
         if row.withdrawn:
             return
-        route, first = jobs.reads.routes(job)[-1], jobs.reads.last_enqueue(job)
+        route, first = jobs.routes(job)[-1], jobs.last_enqueue(job)
         hold = require(books.holds, HoldId(job))
         message = replace(first, hold_micros=hold.used + hold.open, hold_until=hold.expires_at)
         jobs.arrive(job, route, now)

@@ -28,7 +28,6 @@ would be ten thousand copies; they refer to the job that has it. The leader as a
 follower: the end of a leader would update all its followers at once.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -41,6 +40,7 @@ from bursar.core.jobs.states import JobUpdate, event_of
 from bursar.core.jobs.transaction import Alike, Heir, JobTransaction
 from bursar.core.ledger.books import Books, require
 from bursar.core.ledger.commands import Release, Settle
+from bursar.core.ledger.values import Hold
 from bursar.core.messages import Cause, EndClass, Enqueue
 from bursar.core.money import Micros, share_of
 from bursar.core.pricing import hit_ppm_of
@@ -70,11 +70,14 @@ class Match(NamedTuple):
     used: Micros = 0  # what the source has cost
 
 
-def match_of(alike: Alike) -> Match:
-    """A result, or else an unfinished job: the leader, or a follower that waits for a leader."""
-    if alike.result is not None:
+def match_of(alike: Alike, since: Instant) -> Match:
+    """A result from after an instant, or else an unfinished job: the leader, or a follower that
+    waits for a leader. A follower with a result does not wait, however old the result is."""
+    ended_at = -1 if alike.ended_at is None else alike.ended_at
+    if alike.result is not None and ended_at > since:
         return Match(alike.result, True, alike.exit_code, alike.used or 0)
-    return Match(alike.leader or alike.waiting)
+    waits = alike.submitted_at is not None and alike.submitted_at > ended_at
+    return Match(alike.leader or (alike.waiting if waits else None))
 
 
 def price_of(used: Micros, ppm: int, held: Micros) -> Micros:
@@ -102,7 +105,7 @@ def share(
 
     If there is a result, the returned command gives it to the job.
     """
-    match = match_of(_find_alike(jobs, books, sharing, now))
+    match = match_of(find_alike(jobs, books, sharing.digest), now - sharing.max_age)
     ppm = hit_ppm(books, now)
     row = replace(jobs.job(job), digest=sharing.digest, hit_ppm=ppm)
     if match.source is None:
@@ -120,24 +123,35 @@ def share(
     return settle_with_result(end, price_of(match.used, ppm, held), "at once")
 
 
-def _find_alike(jobs: JobTransaction, books: Books, sharing: Sharing, now: Instant) -> Alike:
+def find_alike(jobs: JobTransaction, books: Books, digest: str) -> Alike:
     """The identical jobs, including the changes of this transaction.
 
     The outcome is the same whether jobs end and are submitted in one transaction or in several.
     """
-    since = now - sharing.max_age
-    rows = [row for row in jobs.jobs.values() if row.digest == sharing.digest]
-    excluded = [row.id for row in rows if not (row.leads or is_waiting_follower(row))]
-    stored = jobs.reads.alike(sharing.digest, since, excluded)
-    leader = next((row.id for row in rows if row.leads), stored.leader)
-    results = [row for row in rows if has_result(row)]
-    waiting = _last_follower(jobs, rows, stored, results)
-    recent = [row for row in results if (row.ended_at or 0) > since]
-    if recent:
-        last = max(recent, key=lambda row: (row.ended_at or 0, row.id))
-        used = require(books.holds, HoldId(last.id)).used
-        return Alike(last.id, last.exit_code, used, leader, waiting)
-    return stored._replace(used=_cost_of(books, stored), leader=leader, waiting=waiting)
+    stored = jobs.reads.alike(digest, list(jobs.jobs))
+    alike = stored._replace(used=_cost_of(books, stored))
+    for row in jobs.jobs.values():
+        if row.digest == digest:
+            alike = _with_job(alike, books, row)
+    return alike
+
+
+def _with_job(alike: Alike, books: Books, row: OrgJob) -> Alike:
+    """Identical jobs and another one: the last result, the leader, the last follower."""
+    if row.leads:
+        return alike._replace(leader=row.id)
+    if is_waiting_follower(row):
+        last = (alike.submitted_at, alike.waiting)
+        if alike.waiting is None or last < (row.submitted_at, row.id):
+            return alike._replace(waiting=row.id, submitted_at=row.submitted_at)
+    if has_result(row):
+        last = (alike.ended_at, alike.result)
+        if alike.result is None or last < (row.ended_at, row.id):
+            used = require(books.holds, HoldId(row.id)).used
+            return alike._replace(
+                result=row.id, exit_code=row.exit_code, used=used, ended_at=row.ended_at
+            )
+    return alike
 
 
 def has_result(job: OrgJob) -> bool:
@@ -148,18 +162,6 @@ def has_result(job: OrgJob) -> bool:
 def is_waiting_follower(job: OrgJob) -> bool:
     """Whether a job follows another one and was not cancelled."""
     return job.follows and not job.withdrawn
-
-
-def _last_follower(
-    jobs: JobTransaction, rows: Sequence[OrgJob], stored: Alike, results: Sequence[OrgJob]
-) -> JobId | None:
-    """The follower that was submitted last; None if there is a result for it."""
-    added = [row for row in rows if row.id in jobs.added and is_waiting_follower(row)]
-    last = max(added, key=lambda row: (row.submitted_at, row.id)).id if added else stored.waiting
-    if last is None or not results:
-        return last
-    submitted_at = jobs.job(last).submitted_at
-    return None if any((row.ended_at or 0) >= submitted_at for row in results) else last
 
 
 def _cost_of(books: Books, alike: Alike) -> Micros | None:
@@ -276,25 +278,84 @@ class RepairGroup(JobEffect):
     def apply(self, jobs: JobTransaction, books: Books, outcome: Outcome, now: Instant) -> None:
         """Repair the group in its state under the lock."""
         self.count = 0
-        ended = jobs.reads.without_hold(self.digest, EXPIRE_MAX) if self.expire else ()
-        for job, spent in ended:
-            if jobs.job(job).follows:  # unless this transaction has ended it
-                EndFollower.expired(job).end(jobs, spent, now)
-                self.count += 1
-        heir = jobs.reads.heir(self.digest, now)
-        # A row changed in this transaction may have another hold: the next poll handles it.
-        if heir is not None and heir.job not in jobs.jobs:
-            _succeed(jobs, heir, now)
+        for job, spent in find_without_hold(jobs, books, self.digest) if self.expire else ():
+            EndFollower.expired(job).end(jobs, spent, now)
+            self.count += 1
+        succession = find_heir(jobs, books, self.digest, now)
+        if succession is not None:
+            _succeed(jobs, *succession, now)
             self.count += 1
 
 
-def _succeed(jobs: JobTransaction, heir: Heir, now: Instant) -> None:
+def find_without_hold(
+    jobs: JobTransaction, books: Books, digest: str
+) -> list[tuple[JobId, Micros]]:
+    """The first followers whose holds have ended, and what they have spent."""
+    own = _changed_followers(jobs, books, digest)
+    ended = [
+        (row.submitted_at, row.id, hold.used) for row, hold in own if hold.closed_at is not None
+    ]
+    stored = jobs.reads.without_hold(digest, EXPIRE_MAX, _changed_ids(jobs))
+    ended += [(jobs.job(job).submitted_at, job, spent) for job, spent in stored]
+    return [(job, spent) for _, job, spent in sorted(ended)[:EXPIRE_MAX]]
+
+
+def find_heir(
+    jobs: JobTransaction, books: Books, digest: str, now: Instant
+) -> tuple[Heir, JobId | None] | None:
+    """The first follower that could run, and the leader that it replaces.
+
+    None if the leader can run, or an identical job has succeeded since the follower was submitted.
+    """
+    alike = find_alike(jobs, books, digest)
+    if alike.leader and jobs.job(alike.leader).state is not JobState.OUT_OF_CREDITS:
+        return None
+    after = -1 if alike.ended_at is None else alike.ended_at
+    heirs = [
+        Heir(row.id, row.submitted_at, hold.open, hold.expires_at)
+        for row, hold in _changed_followers(jobs, books, digest)
+        if is_waiting_follower(row)
+        and row.submitted_at > after
+        and hold.closed_at is None
+        and hold.expires_at > now
+    ]
+    stored = jobs.reads.heir(digest, after, now, _changed_ids(jobs))
+    heirs += [] if stored is None else [stored]
+    if not heirs:
+        return None
+    return min(heirs, key=lambda heir: (heir.submitted_at, heir.job)), alike.leader
+
+
+def _changed_ids(jobs: JobTransaction) -> list[JobId]:
+    """The jobs whose row or hold this transaction has changed."""
+    return list(dict.fromkeys((*jobs.jobs, *map(JobId, jobs.changed_holds()))))
+
+
+def _changed_followers(
+    jobs: JobTransaction, books: Books, digest: str
+) -> list[tuple[OrgJob, Hold]]:
+    """The followers, and their holds, of which this transaction has changed one or both."""
+    rows = list(jobs.jobs.values())
+    holds = [require(books.holds, hold) for hold in jobs.changed_holds()]
+    # A follower is a job that has not started.
+    others = [JobId(hold.terms.id) for hold in holds if hold.terms.context.job and not hold.meters]
+    others = [job for job in others if job not in jobs.jobs]
+    jobs.reads.load(others)
+    rows += [row for job in others if (row := jobs.find(job)) is not None]
+    return [
+        (row, require(books.holds, HoldId(row.id)))
+        for row in rows
+        if row.digest == digest and row.follows
+    ]
+
+
+def _succeed(jobs: JobTransaction, heir: Heir, leader: JobId | None, now: Instant) -> None:
     """Make a follower the leader: send its message to its pool, with its current hold.
 
     A previous leader that waits for credits no longer belongs to the group.
     """
-    if heir.leader is not None:
-        jobs.put(replace(jobs.job(heir.leader), digest=None, leads=False))
+    if leader is not None:
+        jobs.put(replace(jobs.job(leader), digest=None, leads=False))
     row = jobs.job(heir.job)
     invariant(row.follows, "only a follower takes over", job=row.id)
     assert row.unsent is not None

@@ -6,9 +6,10 @@ simulator holds them in dictionaries.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple, Protocol
 
-from bursar.core.ids import JobId
+from bursar.core.ids import HoldId, JobId
 from bursar.core.instant import Instant
 from bursar.core.jobs.rows import (
     ArrayProgress,
@@ -20,7 +21,7 @@ from bursar.core.jobs.rows import (
     RouteRow,
     StepRow,
 )
-from bursar.core.ledger.events import JobStepped
+from bursar.core.ledger.events import Event, HoldChanged, JobStepped, LotTaken
 from bursar.core.messages import EndClass, Enqueue, ToPool
 from bursar.core.money import Micros
 from bursar.core.refusal import invariant
@@ -30,24 +31,32 @@ from bursar.core.value import replace
 class Alike(NamedTuple):
     """The jobs of an org that are identical to a new job."""
 
-    result: JobId | None = None  # the last that has succeeded, not too long ago
+    result: JobId | None = None  # the last that has succeeded
     exit_code: int | None = None
     used: Micros | None = None  # what that has cost
+    ended_at: Instant | None = None
     leader: JobId | None = None  # the one that runs or will run
-    waiting: JobId | None = None  # the last follower, if no result is there for the followers
+    waiting: JobId | None = None  # the last follower
+    submitted_at: Instant | None = None  # of that follower
 
 
 class Heir(NamedTuple):
-    """A follower that is to lead, its hold, and the leader that it replaces."""
+    """A follower that can lead, and its hold."""
 
     job: JobId
+    submitted_at: Instant
     held: Micros
     expires_at: Instant
-    leader: JobId | None  # it waits for credits
 
 
 class JobReads(Protocol):
-    """Reads the stored rows for a transaction."""
+    """Reads the stored rows for a transaction.
+
+    Jobs in `excluded`, and their holds, are left out: the transaction has changed them.
+    """
+
+    def load(self, jobs: Sequence[JobId]) -> None:
+        """Load jobs that are read next, all at once."""
 
     def job(self, job: JobId) -> OrgJob | None:
         """A job."""
@@ -58,7 +67,9 @@ class JobReads(Protocol):
     def live_elements(self, array: JobId) -> Sequence[OrgJob]:
         """The elements of an array that were added and have not finished, by number."""
 
-    def figures(self, jobs: Sequence[JobId]) -> Mapping[JobId, JobFigures]:
+    def figures(
+        self, jobs: Sequence[JobId], excluded: Sequence[JobId]
+    ) -> Mapping[JobId, JobFigures]:
         """What jobs have spent and hold; for an array, including its elements."""
 
     def routes(self, job: JobId) -> Sequence[Route]:
@@ -67,17 +78,18 @@ class JobReads(Protocol):
     def last_enqueue(self, job: JobId) -> Enqueue:
         """The `Enqueue` message to the job's last pool."""
 
-    def alike(self, digest: str, since: Instant, excluded: Sequence[JobId]) -> Alike:
-        """The jobs with a digest; a result counts if it is from after `since`.
+    def alike(self, digest: str, excluded: Sequence[JobId]) -> Alike:
+        """The jobs with a digest."""
 
-        The jobs in `excluded` neither lead nor wait any more, by changes of this transaction.
-        """
+    def without_hold(
+        self, digest: str, most: int, excluded: Sequence[JobId]
+    ) -> Sequence[tuple[JobId, Micros]]:
+        """The first followers whose holds have ended, and what they have spent."""
 
-    def without_hold(self, digest: str, most: int) -> Sequence[tuple[JobId, Micros]]:
-        """The followers whose holds have expired, and what they have spent."""
-
-    def heir(self, digest: str, now: Instant) -> Heir | None:
-        """The first follower that could run, if no job leads and none has succeeded."""
+    def heir(
+        self, digest: str, after: Instant, now: Instant, excluded: Sequence[JobId]
+    ) -> Heir | None:
+        """The first follower, of those submitted after an instant, whose hold lasts beyond now."""
 
     def count_waiting(self, account: str | None, user: str | None, most: int) -> int:
         """How many jobs and elements of an account, a user or both wait."""
@@ -101,6 +113,7 @@ class JobTransaction:
         self.routes_added: list[RouteRow] = []
         self.routes_arrived: list[RouteRow] = []
         self.events: list[JobStepped] = []  # the steps, as events of the org
+        self._performed: list[Sequence[Event]] = []  # by commands of this transaction
 
     # Jobs
 
@@ -127,6 +140,22 @@ class JobTransaction:
     def put(self, job: OrgJob) -> None:
         """Write a job's row in place of the stored one."""
         self.jobs[job.id] = job
+
+    # Holds
+
+    def note(self, events: Sequence[Event]) -> None:
+        """Note the events of a command: they may change holds of jobs without changing rows."""
+        self._performed.append(events)
+
+    def changed_holds(self) -> list[HoldId]:
+        """The holds that this transaction has changed, or opened."""
+        changed: dict[HoldId, None] = {}
+        for event in chain.from_iterable(self._performed):
+            if isinstance(event, HoldChanged):
+                changed[event.hold] = None
+                if isinstance(event, LotTaken):
+                    changed[event.lot_of] = None
+        return list(changed)
 
     # Arrays
 
@@ -171,7 +200,20 @@ class JobTransaction:
         self.put(replace(row, received=max(row.received, receipt.n)))
         self.receipts.append(receipt)
 
+    def last_enqueue(self, job: JobId) -> Enqueue:
+        """The `Enqueue` message to the job's last pool."""
+        own = (row.message for row in reversed(self.messages) if row.job == job)
+        sent = next((message for message in own if isinstance(message, Enqueue)), None)
+        return sent or self.reads.last_enqueue(job)
+
     # Routes
+
+    def routes(self, job: JobId) -> list[Route]:
+        """The pools that a job was sent to, in order."""
+        rows = (*self.routes_added, *self.routes_arrived)
+        changed = {row.route.n: row.route for row in rows if row.job == job}
+        routes = {route.n: route for route in self.reads.routes(job)} | changed
+        return [routes[n] for n in sorted(routes)]
 
     def add_route(self, job: JobId, route: Route) -> None:
         """Record that a job is to go to a pool."""

@@ -24,7 +24,7 @@ from bursar.store.jobs.result_cache import (
     at_a_loss,
     due,
     due_alike,
-    heir,
+    has_lost_leader,
 )
 from bursar.store.jobs.rows import enter
 
@@ -41,7 +41,7 @@ class Followers(JobRounds):
         for flight in sorted(set(flights)):
             with self._connection.transaction():
                 enter(self._connection, [flight[0]])
-                lost = heir(self._connection, flight, self._clock(self._connection))
+                lost = has_lost_leader(self._connection, flight)
                 followers = due_alike(self._connection, flight, PAGE_SIZE)
             count += self._repair([(flight, False)] if lost else []) + self._end(followers)
         return count

@@ -40,7 +40,7 @@ def quoted_now(connection: Connection, org: OrgId, sharing: Sharing, held: Micro
         if row is None:
             raise OrgUnknown(org)
         now = money_time(connection)
-        match = match_of(alike(connection, org, sharing.digest, now - sharing.max_age, ()))
+        match = match_of(alike(connection, (org, sharing.digest), ()), now - sharing.max_age)
         if match.source is None or not match.hit:
             return Quoted("run" if match.source is None else "follow", match.source, None)
         books = Books(prices_now(connection, PriceBook()), complete=False)

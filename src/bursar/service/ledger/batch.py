@@ -20,7 +20,7 @@ from bursar.core.jobs.rows import ArrayProgress, OrgJob
 from bursar.core.jobs.transaction import JobTransaction
 from bursar.core.ledger.books import Books, FinishedWork
 from bursar.core.ledger.commands import Command
-from bursar.core.ledger.decide import decide, perform
+from bursar.core.ledger.decide import decide
 from bursar.core.ledger.events import ChargeBooked, Event, HoldOpened, LotTaken
 from bursar.core.ledger.evolve import evolve
 from bursar.core.ledger.holds import refuse_change_of_job_hold
@@ -346,10 +346,11 @@ class Batch:
 
     def _perform(self, ask: CommandRequest, books: Books, now: Instant) -> Performed:
         """Decide a command, with its effect. A caller may not change the hold of a job."""
-        if ask.effect is not None:
-            return perform_with(books, ask.command, ask.effect, self._jobs[ask.org], now)
-        refusal = refuse_change_of_job_hold(books, ask.command) if ask.actor else None
-        return Performed(refusal or perform(books, ask.command, now))
+        if ask.effect is None and ask.actor:
+            refusal = refuse_change_of_job_hold(books, ask.command)
+            if refusal is not None:
+                return Performed(refusal)
+        return perform_with(books, ask.command, ask.effect, self._jobs[ask.org], now)
 
 
 def _ask_jobs(

@@ -77,13 +77,13 @@ def _look_after_followers(org: SimulatedOrg, now: Instant) -> Iterator[str]:
         _ask(org, repair, now)
         yield "groups looked after"
     for job in followers:
-        due = _due(org, job.id)
+        due = find_due(org, job.id)
         if due is not None:
             _ask(org, end_follower(due, str(now // MINUTE)), now)
             yield "followers ended"
 
 
-def _due(org: SimulatedOrg, job_id: str) -> DueFollower | None:
+def find_due(org: SimulatedOrg, job_id: str) -> DueFollower | None:
     """A follower that can end: it was cancelled, or an identical job has succeeded."""
     job = next(row for row in org.jobs.values() if row.id == job_id)
     hold = require(org.books.holds, HoldId(job.id))

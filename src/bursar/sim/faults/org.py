@@ -15,7 +15,7 @@ from bursar.core.instant import Instant
 from bursar.core.jobs import relocation
 from bursar.core.jobs.cancellation import CancelJob, cancel_command, cancel_key
 from bursar.core.jobs.corrections import CorrectAttemptEnd
-from bursar.core.jobs.effects import JobEffect, Outcome, Performed, perform_with
+from bursar.core.jobs.effects import JobEffect, Outcome, perform_with
 from bursar.core.jobs.pool_messages import PoolMessage, commands_of
 from bursar.core.jobs.result_cache import has_result, is_waiting_follower
 from bursar.core.jobs.rows import ArrayProgress, JobFigures, OrgJob, Receipt, Route
@@ -23,7 +23,6 @@ from bursar.core.jobs.submission import ExtendJob, Submission, SubmitJob, reserv
 from bursar.core.jobs.transaction import Alike, Heir, JobTransaction
 from bursar.core.ledger.books import Books, require
 from bursar.core.ledger.commands import Command, CorrectEnd, ExtendHold
-from bursar.core.ledger.decide import perform
 from bursar.core.ledger.events import Event
 from bursar.core.ledger.idempotency import Reply, replay
 from bursar.core.messages import Enqueue, ToPool, Withdraw
@@ -69,13 +68,16 @@ class SimulatedOrg:
         rows = [job for job in self.jobs.values() if job.array == array and not job.is_finished]
         return sorted(rows, key=lambda job: job.place or 0)
 
-    def figures(self, jobs: Sequence[JobId]) -> dict[JobId, JobFigures]:
-        """What jobs have spent and hold; for an array, including its elements."""
-        return {job: self._figures(job) for job in jobs}
+    def load(self, jobs: Sequence[JobId]) -> None:
+        """All rows are in memory."""
 
-    def _figures(self, job: JobId) -> JobFigures:
+    def figures(self, jobs: Sequence[JobId], excluded: Sequence[JobId]) -> dict[JobId, JobFigures]:
+        """What jobs have spent and hold; an array with all of its elements."""
+        return {job: self._figures(job, excluded) for job in jobs if job in self.jobs}
+
+    def _figures(self, job: JobId, excluded: Sequence[JobId]) -> JobFigures:
         parts = [job, *(row.id for row in self.jobs.values() if row.array == job)]
-        holds = [require(self.books.holds, HoldId(part)) for part in parts]
+        holds = [require(self.books.holds, HoldId(part)) for part in parts if part not in excluded]
         return JobFigures(sum(hold.used for hold in holds), sum(hold.open for hold in holds))
 
     def routes(self, job: JobId) -> list[Route]:
@@ -86,48 +88,49 @@ class SimulatedOrg:
         """The `Enqueue` message to the job's last pool."""
         return self.enqueued[job]
 
-    def _identical(self, digest: str) -> list[OrgJob]:
-        rows = [job for job in self.jobs.values() if job.digest == digest]
+    def _identical(self, digest: str, excluded: Sequence[JobId]) -> list[OrgJob]:
+        rows = [
+            job for job in self.jobs.values() if job.digest == digest and job.id not in excluded
+        ]
         return sorted(rows, key=lambda job: (job.submitted_at, job.id))
 
-    def alike(self, digest: str, since: Instant, excluded: Sequence[JobId]) -> Alike:
-        """The stored jobs with a digest; `excluded` neither lead nor wait any more."""
-        rows = self._identical(digest)
-        results = [job for job in rows if has_result(job) and (job.ended_at or 0) > since]
-        present = [job for job in rows if job.id not in excluded]
-        leader = next((job.id for job in present if job.leads), None)
-        follower = next((job for job in reversed(present) if is_waiting_follower(job)), None)
-        waiting = None
-        if follower is not None and first_result(rows, follower) is None:
-            waiting = follower.id
-        if not results:
-            return Alike(leader=leader, waiting=waiting)
-        last = max(results, key=lambda job: (job.ended_at or 0, job.id))
-        used = require(self.books.holds, HoldId(last.id)).used
-        return Alike(last.id, last.exit_code, used, leader, waiting)
+    def alike(self, digest: str, excluded: Sequence[JobId]) -> Alike:
+        """The jobs with a digest."""
+        rows = self._identical(digest, excluded)
+        leader = next((job.id for job in rows if job.leads), None)
+        waiting = next((job for job in reversed(rows) if is_waiting_follower(job)), None)
+        alike = Alike(leader=leader)
+        if waiting is not None:
+            alike = alike._replace(waiting=waiting.id, submitted_at=waiting.submitted_at)
+        results = [job for job in rows if has_result(job)]
+        if results:
+            last = max(results, key=lambda job: (job.ended_at or 0, job.id))
+            used = require(self.books.holds, HoldId(last.id)).used
+            alike = alike._replace(
+                result=last.id, exit_code=last.exit_code, used=used, ended_at=last.ended_at
+            )
+        return alike
 
-    def without_hold(self, digest: str, most: int) -> list[tuple[JobId, Micros]]:
-        """The followers whose holds have expired, and what they have spent."""
+    def without_hold(
+        self, digest: str, most: int, excluded: Sequence[JobId]
+    ) -> list[tuple[JobId, Micros]]:
+        """The first followers whose holds have ended, and what they have spent."""
         holds = [
             (job.id, require(self.books.holds, HoldId(job.id)))
-            for job in self._identical(digest)
+            for job in self._identical(digest, excluded)
             if job.follows
         ]
         return [(job, hold.used) for job, hold in holds if hold.closed_at is not None][:most]
 
-    def heir(self, digest: str, now: Instant) -> Heir | None:
-        """The first follower that could run, if no job leads and none has succeeded."""
-        rows = self._identical(digest)
-        leader = next((job for job in rows if job.leads), None)
-        if leader is not None and leader.state.value != "out_of_credits":
-            return None
-        for job in rows:
+    def heir(
+        self, digest: str, after: Instant, now: Instant, excluded: Sequence[JobId]
+    ) -> Heir | None:
+        """The first follower, of those submitted after an instant, whose hold lasts beyond now."""
+        for job in self._identical(digest, excluded):
             hold = require(self.books.holds, HoldId(job.id))
-            able = job.follows and not job.withdrawn and hold.closed_at is None
-            if able and hold.expires_at > now and first_result(rows, job) is None:
-                return Heir(
-                    job.id, hold.open, hold.expires_at, None if leader is None else leader.id
-                )
+            able = is_waiting_follower(job) and job.submitted_at > after
+            if able and hold.closed_at is None and hold.expires_at > now:
+                return Heir(job.id, job.submitted_at, hold.open, hold.expires_at)
         return None
 
     def count_waiting(self, account: str | None, user: str | None, most: int) -> int:
@@ -172,10 +175,7 @@ def perform_command(
 ) -> Outcome:
     """Perform a command, and those that follow it in the same transaction."""
     now = max(now, org.books.header.now)
-    if effect is None:
-        performed = Performed(perform(org.books, command, now))
-    else:
-        performed = perform_with(org.books, command, effect, jobs, now)
+    performed = perform_with(org.books, command, effect, jobs, now)
     outcome = performed.outcome
     org.events.extend(performed.steps if isinstance(outcome, Refusal) else outcome)
     org.replies[key] = Reply(command=command, outcome=outcome, number=org.books.header.number)

@@ -52,21 +52,22 @@ _HOLD: Final = """
 FOLLOWED: Final = f"case when j.follows then coalesce(({_leader('j')}), j.source) end"
 
 ALIKE: Final = f"""
-    with f as (select %s::text as org_id, %s::text as result_digest, %s::bigint as since,
-                      %s::text[] as excluded)
-    select r.job_id, r.exit_code, r.used, ({_LEADER} and l.job_id <> all(f.excluded)),
-           case when ({_success("w")}) is null then w.job_id end
+    with f as (select %s::text as org_id, %s::text as result_digest, %s::text[] as excluded)
+    select r.job_id, r.exit_code, r.used, r.ended_at,
+           ({_LEADER} and l.job_id <> all(f.excluded)),
+           w.job_id, w.submitted_at
       from f
       left join lateral (
-           select s.job_id, s.exit_code, h.used
+           select s.job_id, s.exit_code, s.ended_at, h.used
              from jobs s
             cross join lateral (
                   select * from holds h where h.org_id = s.org_id and h.hold_id = s.job_id
                   offset 0) h
             where s.org_id = f.org_id and s.result_digest = f.result_digest
               and s.result_digest is not null
-              and s.ended_at is not null and s.ended_at > f.since and s.cached_from is null
+              and s.ended_at is not null and s.cached_from is null
               and s.state = 'succeeded'
+              and s.job_id <> all(f.excluded)
             order by s.ended_at desc, s.job_id desc
             limit 1) r on true
       left join lateral (
@@ -78,15 +79,12 @@ ALIKE: Final = f"""
             limit 1) w on true
 """
 
+Flight = tuple[OrgId, str]  # jobs that are alike: their org, and their digest
 
-def alike(
-    connection: Connection, org: OrgId, digest: str, since: Instant, excluded: Sequence[JobId]
-) -> Alike:
-    """The stored jobs with a digest; a result counts if it is from after `since`.
 
-    The jobs in `excluded` neither lead nor wait any more, by changes of this transaction.
-    """
-    [row] = connection.execute(ALIKE, [org, digest, since, array_literal(excluded)]).fetchall()
+def alike(connection: Connection, flight: Flight, excluded: Sequence[JobId]) -> Alike:
+    """The stored jobs with a digest, without those in `excluded`."""
+    [row] = connection.execute(ALIKE, [*flight, array_literal(excluded)]).fetchall()
     return Alike(*row)
 
 
@@ -107,8 +105,6 @@ def shared(connection: Connection, org: OrgId, job: str) -> Shared:
 
 
 # Who is to be served, let go, or to lead
-
-Flight = tuple[OrgId, str]  # jobs that are alike: their org, and their digest
 
 
 def _due(which: str) -> str:
@@ -182,18 +178,34 @@ WITHOUT_HOLD: Final = f"""
     select f.job_id, h.used
       from jobs f {_HOLD}
      where f.org_id = %s and f.result_digest = %s and f.follows and h.closed_at is not null
+       and f.job_id <> all(%s::text[])
      order by f.submitted_at, f.job_id
      limit %s
 """
 HEIR: Final = f"""
-    select f.job_id, h.open, h.expires_at, ({_LEADER})
+    select f.job_id, f.submitted_at, h.open, h.expires_at
       from jobs f {_HOLD}
      where f.org_id = %s and f.result_digest = %s and f.follows and not f.withdrawn
+       and f.submitted_at > %s
+       and f.job_id <> all(%s::text[])
        and h.closed_at is null and h.expires_at > %s
-       and ({_ABLE}) is null and ({_SUCCEEDED}) is null
      order by f.submitted_at, f.job_id
      limit 1
 """
+
+
+LOST: Final = f"""
+    select exists (
+        select from jobs f
+         where f.org_id = %s and f.result_digest = %s and f.follows and not f.withdrawn
+           and ({_ABLE}) is null and ({_SUCCEEDED}) is null)
+"""
+
+
+def has_lost_leader(connection: Connection, flight: Flight) -> bool:
+    """Whether a follower waits without a leader. Runs without a lock."""
+    [(has_lost,)] = connection.execute(LOST, flight).fetchall()
+    return bool(has_lost)
 
 
 def at_a_loss(connection: Connection, after: Flight, most: int) -> list[tuple[Flight, bool]]:
@@ -206,12 +218,22 @@ def at_a_loss(connection: Connection, after: Flight, most: int) -> list[tuple[Fl
     return [((org, digest), unheld) for org, digest, unheld in rows]
 
 
-def without_hold(connection: Connection, flight: Flight, most: int) -> list[tuple[JobId, int]]:
-    """The followers whose holds have expired, and what they have spent."""
-    return [(job, used) for job, used in connection.execute(WITHOUT_HOLD, [*flight, most])]
+def without_hold(
+    connection: Connection, flight: Flight, most: int, excluded: Sequence[JobId]
+) -> list[tuple[JobId, int]]:
+    """The first followers whose holds have ended, and what they have spent."""
+    parameters = [*flight, array_literal(excluded), most]
+    return [(job, used) for job, used in connection.execute(WITHOUT_HOLD, parameters)]
 
 
-def heir(connection: Connection, flight: Flight, now: Instant) -> Heir | None:
-    """The follower that is to lead, if no job leads and none has succeeded."""
-    row = connection.execute(HEIR, [*flight, now]).fetchone()
+def heir(
+    connection: Connection,
+    flight: Flight,
+    after: Instant,
+    now: Instant,
+    excluded: Sequence[JobId],
+) -> Heir | None:
+    """The first follower, of those submitted after an instant, whose hold lasts beyond now."""
+    parameters = [*flight, after, array_literal(excluded), now]
+    row = connection.execute(HEIR, parameters).fetchone()
     return None if row is None else Heir(*row)

@@ -17,8 +17,8 @@ from bursar.core.money import Micros
 from bursar.store.jobs import result_cache, routing
 from bursar.store.jobs.arrays import ARRAY_COLUMNS, array_of_row, count_to_come
 from bursar.store.jobs.outbox import message_of, message_text
-from bursar.store.jobs.rows import HOLD_WITH_LOTS, Counting, count_latest, count_waiting
-from bursar.store.sql.arrays import Values, column_arrays
+from bursar.store.jobs.rows import Counting, count_latest, count_waiting
+from bursar.store.sql.arrays import Values, array_literal, column_arrays
 from bursar.store.sql.bulk_write import BulkWriter, bulk_write
 from bursar.store.sql.connection import Connection, SentStatement
 from bursar.store.sql.fragments import lookup, match_keys
@@ -51,12 +51,22 @@ LIVE_ELEMENTS: Final = f"""
      where t.org_id = %s and t.array_id = %s and t.ended_at is null
      order by t.place
 """
-FIGURES: Final = f"""
-    select j.job_id, h.used, h.open
-      from unnest(%s::text[], %s::text[]) as u(org_id, job_id)
+FIGURES: Final = """
+    select j.job_id, coalesce(sum(h.used), 0)::bigint, coalesce(sum(h.open), 0)::bigint
+      from (select %s::text[] as excluded) x
+     cross join unnest(%s::text[], %s::text[]) as u(org_id, job_id)
      cross join lateral (
            select * from jobs t where t.org_id = u.org_id and t.job_id = u.job_id offset 0) j
-      {HOLD_WITH_LOTS}
+      left join lateral (
+           select h.used, h.open
+             from holds h
+            where h.org_id = j.org_id and h.hold_id = j.job_id and h.hold_id <> all(x.excluded)
+            union all
+           select l.used, l.open
+             from holds l
+            where j.elements is not null and l.org_id = j.org_id and l.lot_of = j.job_id
+              and l.hold_id <> all(x.excluded)) h on true
+     group by j.job_id
 """
 
 
@@ -143,11 +153,16 @@ class StoredJobs:
         self._jobs: dict[JobId, OrgJob | None] = dict(jobs or {})
         self._arrays: dict[JobId, ArrayProgress | None] = dict(arrays or {})
 
+    def load(self, jobs: Sequence[JobId]) -> None:
+        """Load jobs with one statement."""
+        missing = [(self._org, job) for job in jobs if job not in self._jobs]
+        if missing:
+            rows = jobs_of(ask_jobs(self._connection, missing))
+            self._jobs.update({job: rows.get((org, job)) for org, job in missing})
+
     def job(self, job: JobId) -> OrgJob | None:
         """A job."""
-        if job not in self._jobs:
-            key = self._org, job
-            self._jobs[job] = jobs_of(ask_jobs(self._connection, [key])).get(key)
+        self.load([job])
         return self._jobs[job]
 
     def array(self, array: JobId) -> ArrayProgress | None:
@@ -165,11 +180,10 @@ class StoredJobs:
             self._jobs.setdefault(element.id, element)
         return elements
 
-    def figures(self, jobs: Sequence[JobId]) -> dict[JobId, JobFigures]:
-        """What jobs have spent and hold; for an array, including its elements."""
-        rows = self._connection.execute(
-            FIGURES, column_arrays([(self._org, job) for job in jobs], 2)
-        )
+    def figures(self, jobs: Sequence[JobId], excluded: Sequence[JobId]) -> dict[JobId, JobFigures]:
+        """What jobs have spent and hold; an array with all of its elements."""
+        keys = column_arrays([(self._org, job) for job in jobs], 2)
+        rows = self._connection.execute(FIGURES, [array_literal(excluded), *keys])
         return {JobId(job): JobFigures(spent, held) for job, spent, held in rows}
 
     def routes(self, job: JobId) -> list[Route]:
@@ -180,22 +194,24 @@ class StoredJobs:
         """The `Enqueue` message to the job's last pool."""
         return routing.last_enqueue(self._connection, self._org, job)
 
-    def alike(self, digest: str, since: Instant, excluded: Sequence[JobId]) -> Alike:
-        """The stored jobs with a digest; `excluded` neither lead nor wait any more."""
-        return result_cache.alike(self._connection, self._org, digest, since, excluded)
+    def alike(self, digest: str, excluded: Sequence[JobId]) -> Alike:
+        """The jobs with a digest."""
+        return result_cache.alike(self._connection, (self._org, digest), excluded)
 
-    def without_hold(self, digest: str, most: int) -> list[tuple[JobId, Micros]]:
-        """The followers whose holds have expired, and what they have spent."""
-        ended = result_cache.without_hold(self._connection, (self._org, digest), most)
-        missing = [(self._org, job) for job, _ in ended if job not in self._jobs]
-        if missing:  # all with one statement: thousands may reach their limits together
-            rows = jobs_of(ask_jobs(self._connection, missing))
-            self._jobs.update({job: rows.get((org, job)) for org, job in missing})
+    def without_hold(
+        self, digest: str, most: int, excluded: Sequence[JobId]
+    ) -> list[tuple[JobId, Micros]]:
+        """The first followers whose holds have ended, and what they have spent."""
+        flight = self._org, digest
+        ended = result_cache.without_hold(self._connection, flight, most, excluded)
+        self.load([job for job, _ in ended])  # thousands may reach their limits together
         return ended
 
-    def heir(self, digest: str, now: Instant) -> Heir | None:
-        """The first follower that could run, if no job leads and none has succeeded."""
-        return result_cache.heir(self._connection, (self._org, digest), now)
+    def heir(
+        self, digest: str, after: Instant, now: Instant, excluded: Sequence[JobId]
+    ) -> Heir | None:
+        """The first follower, of those submitted after an instant, whose hold lasts beyond now."""
+        return result_cache.heir(self._connection, (self._org, digest), after, now, excluded)
 
     def count_waiting(self, account: str | None, user: str | None, most: int) -> int:
         """How many jobs and elements of an account, a user or both wait."""

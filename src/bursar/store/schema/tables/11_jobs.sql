@@ -82,7 +82,7 @@ create unique index jobs_one_leads on jobs (org_id, result_digest)
 create index jobs_following on jobs (org_id, result_digest, submitted_at, job_id)
     where follows;
 create index jobs_results on jobs (org_id, result_digest, ended_at, job_id)
-    where result_digest is not null and ended_at is not null and cached_from is null;
+    where result_digest is not null and ended_at is not null and cached_from is null and state = 'succeeded';
 
 -- The history of a job: each transition when the org learned of it.
 create table job_steps (
