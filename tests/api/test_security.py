@@ -117,7 +117,9 @@ def door(deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     base = Database(deployment.first.database_url, None)
     with open_service(base, tmp_path) as (whole, key):
         counted = Counted(base.connect, threads=2)
-        service = Service(whole.ledger, whole.readers, counted, whole.secret, whole.clock)
+        service = Service(
+            whole.ledger, whole.readers, counted, whole.secret, whole.clock, whole.readiness
+        )
         try:
             yield Door(service, counted, make_app(service), key)
         finally:

@@ -55,6 +55,7 @@ class Application:
         except ClientGone:
             return
         except Exception as error:
+            self.service.readiness.note(error)
             response = error_response(error)
         if isinstance(response, StreamingResponse):
             await _stream(response, call, ours, send)

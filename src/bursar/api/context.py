@@ -23,6 +23,7 @@ from bursar.service.ledger.ledger import Ledger
 from bursar.service.pools.host import Pools
 from bursar.service.queries.read_pool import ReadPool
 from bursar.service.queries.request_lookup import first_command
+from bursar.service.readiness import Readiness
 from bursar.service.secrets import Secret
 from bursar.service.webhooks.safe_http import SafeHttpClient
 
@@ -89,6 +90,7 @@ class Service:
     key_readers: ReadPool  # for keys and rates, so that long reads do not delay admission
     secret: Secret
     clock: GuardedClock
+    readiness: Readiness
     directory: Directory = field(default_factory=Directory)
     outbound: SafeHttpClient = field(default_factory=SafeHttpClient)
     pools: Pools | None = None  # those that this process serves

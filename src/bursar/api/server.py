@@ -29,6 +29,7 @@ from bursar.service.pools.host import serving_pools
 from bursar.service.pools.provisioning import NodeProvider
 from bursar.service.pools.scaling import scaling_pools
 from bursar.service.queries.read_pool import ReadPool
+from bursar.service.readiness import Readiness
 from bursar.service.secrets import read_or_create, secret_of
 from bursar.service.webhooks.safe_http import SafeHttpClient
 from bursar.service.workers.heartbeat import Heartbeat
@@ -79,7 +80,8 @@ def open_service(
     with database.connect() as connection:
         record.check(connection)  # before anything is written by this clock
         begin_books(connection, DEPLOYMENT)
-    with Heartbeat(database.connect, clock, [record.check]), serving(database, clock) as ledger:
+    heartbeat = Heartbeat(database.connect, clock, [record.check])
+    with heartbeat, serving(database, clock) as ledger:
         with database.connect() as connection:
             check_secret(connection, ledger, secret)
             key = read_or_create(folder / FIRST_KEY, first_key(connection, ledger, secret))
@@ -92,9 +94,10 @@ def open_service(
             readers = ReadPool(database.connect, clock=clock.for_reads)
             key_readers = ReadPool(database.connect, threads=2, clock=clock.for_reads)
             try:
+                readiness = Readiness(key_readers.ask, clock, heartbeat, database.check_space)
                 with serving_pools(database, ledger, clock) as pools:
                     service = Service(
-                        ledger, readers, key_readers, secret, clock, outbound=outbound
+                        ledger, readers, key_readers, secret, clock, readiness, outbound=outbound
                     )
                     router = Router(pools)
                     service.pools = pools

@@ -53,6 +53,10 @@ TRANSACTION_TIMEOUT_VERSION: Final = 170000
 
 RESERVE_BYTES: Final = 256 * 2**20  # of disk that commands leave free; a full disk stops reads too
 
+IS_READ_ONLY: Final = """
+    select pg_is_in_recovery() or current_setting('transaction_read_only')::boolean
+"""
+
 T = TypeVar("T")
 
 
@@ -233,6 +237,12 @@ def _with_timeouts(url: str, timeouts: Timeouts) -> str:
     options = parameters.pop("options", None) or os.environ.get("PGOPTIONS", "")
     everything = {**timeouts.parameters, **parameters, "options": f"{timeouts.options} {options}"}
     return make_conninfo("", **everything)
+
+
+def takes_writes(connection: Connection) -> bool:
+    """Whether the server is neither a standby nor read-only."""
+    [(is_read_only,)] = connection.execute(IS_READ_ONLY).fetchall()
+    return not is_read_only
 
 
 @contextmanager

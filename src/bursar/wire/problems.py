@@ -359,6 +359,12 @@ HTTP_PROBLEMS: Final[Mapping[str, ProblemType]] = MappingProxyType(
             "The database cannot be reached",
             "The request may have taken effect. Retry with the same Idempotency-Key.",
         ),
+        "not_ready": ProblemType(
+            503,
+            "The process is not ready",
+            "Nothing can be written now. The checks say what failed; send calls to another process,"
+            " or retry later.",
+        ),
         "clock_refused": ProblemType(
             503,
             "The database's clock is not trusted",

@@ -2,19 +2,23 @@
 
 import json
 from functools import cache
+from typing import Any, Final
 
 from starlette.responses import HTMLResponse, Response
 
 from bursar.api.call import Call
-from bursar.api.errors import CallFailed, error_response
+from bursar.api.errors import CallFailed, problem_response
 from bursar.api.openapi import describe
 from bursar.api.operation import OperationTable
 from bursar.api.reference import HEADERS as REFERENCE_HEADERS
 from bursar.api.reference import PAGE as REFERENCE_PAGE
 from bursar.api.status import HEADERS, PAGE
-from bursar.wire.problems import PROBLEMS
+from bursar.service.readiness import REASONS, CheckState
+from bursar.wire.problems import PROBLEMS, problem
 
 operations = OperationTable("Service")
+
+RETRY: Final = {"Retry-After": "1"}
 
 
 @operations.get("/", name="status", summary="Status page", scope=None, content_types=("text/html",))
@@ -29,14 +33,18 @@ async def healthz(call: Call) -> Response:
     return Response('{"status":"ok"}', media_type="application/json")
 
 
-@operations.get("/readyz", name="readyz", summary="Readiness", scope=None, response=dict[str, str])
+@operations.get("/readyz", name="readyz", summary="Readiness", scope=None, response=dict[str, Any])
 async def readyz(call: Call) -> Response:
-    """Return 200 while the process can reach the database."""
-    try:
-        await call.service.read(lambda reader: reader.execute("select 1").fetchone())
-    except Exception as error:
-        return error_response(error)
-    return Response('{"status":"ready"}', media_type="application/json")
+    """Return 200 while the process can write: the database answers and takes writes, its schema is
+    right, its clock is trusted and it has space. Otherwise 503, with the state of each check.
+    """
+    checks = await call.service.readiness.check()
+    failed = [check for check, state in checks.items() if state is CheckState.FAILED]
+    if failed:
+        detail = "; ".join(REASONS[check] for check in failed)
+        return problem_response(problem("not_ready", detail, checks=checks), RETRY)
+    body = json.dumps({"status": "ready", "checks": checks}, separators=(",", ":"))
+    return Response(body, media_type="application/json")
 
 
 @operations.get(

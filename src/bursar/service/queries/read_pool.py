@@ -15,7 +15,7 @@ from psycopg import errors
 
 from bursar.core.instant import Instant
 from bursar.service.ledger.batcher import Busy, Unreachable
-from bursar.store.database import guard_clock
+from bursar.store.database import DatabaseFull, guard_clock
 from bursar.store.embedded import DatabaseDown
 from bursar.store.sql.connection import Connection
 
@@ -72,6 +72,10 @@ class ReadPool:
                 return question(self._connection())
             except errors.QueryCanceled as error:
                 raise Busy(f"the query took too long: {error}") from error
+            except errors.ReadOnlySqlTransaction as error:  # rates and logs are written here
+                raise Unreachable(f"the database takes no writes: {error}") from error
+            except errors.DiskFull as error:
+                raise DatabaseFull(f"the database's disk is full: {error}") from error
             except (*_LOST, DatabaseDown) as error:
                 self._forget()
                 if time.monotonic() > deadline:
