@@ -26,12 +26,19 @@ COMMANDS: Final[Mapping[str, type[Any]]] = {kind.__name__: kind for kind in get_
 # Fields that were added to events, and what their absence in an older text means. A field that is
 # added to an event, or to a value in one, needs a default with this meaning and an entry here.
 ADDED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "": ("open", "used"),  # the hold's amounts were not recorded: nothing to compare
+    "": (
+        "open",  # the hold's amounts were not recorded: nothing to compare
+        "used",
+        "in_full",  # a version of prices was stored with all its rates
+    ),
     "terms": (
         "capped_key",  # keys had no spending caps
         "for_job",  # a raw hold
     ),
-    "version": ("cache_hit_ppm",),  # results of other jobs had no price
+    "version": (
+        "cache_hit_ppm",  # results of other jobs had no price
+        "keeps_others",  # as above: it has all its rates
+    ),
 }
 
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")

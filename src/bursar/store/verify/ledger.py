@@ -460,7 +460,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         name="a hold has the figures of its last event",
         sql=f"""
             -- Of events that concern a hold only these change the two figures. A later event that
-            -- moves a lot out of the hold states what the lot has, not what the hold has left.
+            -- moves a lot out of the hold tells the parts of the lot, not what the hold has left.
             -- Aggregated in one sort, not joined: this grows with the number of events.
             with stated as materialized (
                 select e.org_id, x.hold as hold_id, e.number, x.open, x.used, null::bigint as lot
@@ -469,9 +469,10 @@ CHECKS: Final[tuple[Check, ...]] = (
                  cross join lateral json_to_record(e.body)
                        as x(hold text, open bigint, used bigint)
                  union all
-                select e.org_id, x.lot_of, e.number, null, null, x.open
+                select e.org_id, e.body ->> 'lot_of', e.number, null, null,
+                       (select coalesce(sum((part ->> 1)::bigint), 0)::bigint
+                          from json_array_elements(e.body -> 'parts') as p(part))
                   from events e
-                 cross join lateral json_to_record(e.body) as x(lot_of text, open bigint)
                  where e.kind = 'LotTaken'),
             numbered as (
                 select s.*, max(s.number) filter (where s.lot is null)
