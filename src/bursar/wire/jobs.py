@@ -35,7 +35,9 @@ RUN_S_MAX: Final = 60 * DAY_S  # the hold of a job lasts no longer
 ROLLING_S: Final = 15 * 60  # default run time that a rolling hold covers at first
 ON_A_NODE: Final = 8  # GPUs of one task, without `topology`
 PROGRAM_MAX: Final = 65_536  # bytes of a command and its environment
-FIELD_DIGITS: Final = 4  # at the end of a digest, for each field of the request
+TAG_DIGITS: Final = 3  # of a field in a digest
+FIELD_DIGITS: Final = 6  # of a field in a digest: its tag, and a checksum of its value
+DIGEST_FIELDS_MAX: Final = 31  # as many fit; others count in the hash alone
 REQUEUES: Final = 10  # default: restarts after ends that the job did not cause
 
 State = Literal[
@@ -52,7 +54,6 @@ State = Literal[
 
 
 # A canonical text: equal values have equal texts, whatever the order of their names.
-# JSON escapes NUL, so `digest` can use it as a separator.
 _ENCODE: Final = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -194,8 +195,7 @@ class JobRequest(WireModel):
     @property
     def stored_form(self) -> dict[str, Any]:
         """The request as it is stored: without its id, with defaults filled in."""
-        # Append new fields at the end. Leave out optional fields that are unset, so that digests
-        # of earlier requests stay valid.
+        # Leave out later optional fields that are unset: earlier requests keep their stored form.
         optional = {"cache": self.cache, "array": self.array}
         unset = {name for name, value in optional.items() if value is None}
         return self.model_dump(mode="json", exclude={"id", "dry_run"} | unset)
@@ -209,14 +209,15 @@ class JobRequest(WireModel):
 
     @property
     def digest(self) -> str:
-        """A hash of the request, and a short checksum of each field.
+        """A hash of the request, and a short checksum of each field that is set.
 
-        Two requests with different digests differ, and `first_difference` names the field.
+        Two requests with different digests differ, and `first_difference` names the field. A field
+        at its default leaves the digest unchanged, so a field that a later version adds does too.
         """
-        stored = self.stored_form
-        texts = [_ENCODE(stored.get(name)) for name in JobRequest.model_fields]
-        fields = "".join(f"{crc32(text.encode()) & 0xFFFF:04x}" for text in texts)
-        return f"{sha256(chr(0).join(texts).encode()).hexdigest()}:{fields}"
+        named = self.model_dump(mode="json", exclude={"id", "dry_run"}, exclude_defaults=True)
+        parts = [_tag(name) + _checksum(_ENCODE(value)) for name, value in sorted(named.items())]
+        fields = "".join(parts[:DIGEST_FIELDS_MAX])
+        return f"{sha256(_ENCODE(named).encode()).hexdigest()}:{fields}"
 
     def to_command(self, ids: IdFactory, user: str, capped_key: str | None) -> Reserve:
         """Build the command that opens the hold. `user` is used if the body names none."""
@@ -300,15 +301,29 @@ class JobExtensionRequest(WireModel):
     amount_micros: SomeMicros
 
 
+def _checksum(text: str) -> str:
+    """Three hex digits."""
+    return f"{crc32(text.encode()) & 0xFFF:03x}"
+
+
+def _tag(name: str) -> str:
+    """What stands for a field in a digest, whatever other fields there are."""
+    return _checksum(name)
+
+
 def first_difference(was: str, now: str) -> str | None:
     """The first field in which two requests differ by their digests, in the order of fields."""
-    _, _, before = was.partition(":")
-    _, _, after = now.partition(":")
-    for place, name in enumerate(JobRequest.model_fields):
-        part = slice(place * FIELD_DIGITS, (place + 1) * FIELD_DIGITS)
-        if before[part] != after[part]:
-            return name
-    return None
+    before, after = _parse_fields(was), _parse_fields(now)
+    names = {_tag(name): name for name in JobRequest.model_fields}
+    differs = (name for tag, name in names.items() if before.get(tag) != after.get(tag))
+    return next(differs, None)
+
+
+def _parse_fields(digest: str) -> dict[str, str]:
+    """The checksums of a digest by the tags of fields."""
+    _, _, fields = digest.partition(":")
+    parts = [fields[place : place + FIELD_DIGITS] for place in range(0, len(fields), FIELD_DIGITS)]
+    return {part[:TAG_DIGITS]: part[TAG_DIGITS:] for part in parts}
 
 
 # Answers
