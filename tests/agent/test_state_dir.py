@@ -61,3 +61,15 @@ def test_damaged_state_is_not_taken_for_a_new_node(tmp_path: Path) -> None:
     )
     with StateDir(tmp_path, "p1", N1) as disk:
         assert (4, 4) == (disk.count_start(), disk.fence)
+
+
+def test_addresses_of_the_service_survive_a_restart(tmp_path: Path) -> None:
+    """A damaged file is none: the agent has those of its command line."""
+    with StateDir(tmp_path, "p1", N1) as disk:
+        assert [] == disk.load_addresses()
+        disk.save_addresses(["https://a.example", "https://b.example"])
+    with StateDir(tmp_path, "p1", N1) as disk:
+        assert ["https://a.example", "https://b.example"] == disk.load_addresses()
+        for damaged in ("", "7", '{"a": 1}', "[7]"):
+            (tmp_path / "addresses.json").write_text(damaged)
+            assert [] == disk.load_addresses()

@@ -137,9 +137,7 @@ def test_call_that_fails_at_one_address_is_followed_by_the_next(office: OverHttp
     with pytest.raises(NoAnswer, match="no"):
         http.exchange(replace(HELLO, number=4), 0)
     office.down = False
-    with pytest.raises(NoAnswer, match=gone):
-        http.exchange(replace(HELLO, number=5), 0)
-    http.exchange(replace(HELLO, number=6), 0)
+    http.exchange(replace(HELLO, number=5), 0)  # one error is no reason to try a dead address
     http.close()
 
     wrong = HttpTransport([office.url, gone], "another", "p1", N1, 0)
@@ -147,3 +145,43 @@ def test_call_that_fails_at_one_address_is_followed_by_the_next(office: OverHttp
         with pytest.raises(NoAnswer, match="no"):
             wrong.exchange(replace(HELLO, number=number), 0)
     wrong.close()
+
+
+def test_agent_follows_the_addresses_that_the_service_names(office: OverHttp) -> None:
+    """They are stored, and named again only if they change; they serve when the given one fails."""
+    with OverHttp(RealPool()) as other:
+        office.addresses = [office.url, other.url]
+        stored: list[list[str]] = []
+        http = HttpTransport(
+            [office.url], OverHttp.KEY, "p1", N1, 0, on_learned=lambda urls: stored.append([*urls])
+        )
+        for number in (1, 2):
+            http.exchange(replace(HELLO, number=number), 0)
+        assert [[office.url, other.url]] == stored
+        assert [True, False] == office.named
+        office.down = True
+        for number in (3, 4, 5):
+            with pytest.raises(NoAnswer):
+                http.exchange(replace(HELLO, number=number), 0)
+        http.exchange(replace(HELLO, number=6), 0)
+        http.close()
+
+        again = HttpTransport([office.url], OverHttp.KEY, "p1", N1, 0, learned=stored[0])
+        for _ in range(3):
+            with pytest.raises(Problem):
+                again.register(NODE)
+        again.register(NODE)
+        assert {"n1": NODE} == other.nodes
+        again.close()
+
+
+def test_addresses_that_cannot_be_stored_are_used_all_the_same(office: OverHttp) -> None:
+    """A full disk must not cost the node its orders."""
+    office.addresses = [office.url]
+
+    def fail(urls: object) -> None:
+        raise OSError("full")
+
+    http = HttpTransport([office.url], OverHttp.KEY, "p1", N1, 0, on_learned=fail)
+    assert http.exchange(HELLO, 0) is not None
+    http.close()

@@ -54,7 +54,13 @@ OF_A_POOL = {
     *("pool_slices", "pool_policies", "pool_usage"),
 }
 # About the whole deployment.
-OF_NO_ORG = {"migrations", "worker_leases", "clock_witnesses", "clock_acceptances"}
+OF_NO_ORG = {
+    "migrations",
+    "worker_leases",
+    "clock_witnesses",
+    "clock_acceptances",
+    "service_addresses",
+}
 # The operator's top lists go over all orgs: each server answers for its own, the best are merged.
 # By the ending of an id its org is found, whatever server it is on.
 NOT_BY_ORG = {("top_list_entries", "top_list_entries_of_all"), ("orgs", "orgs_ending")}

@@ -95,7 +95,13 @@ def test_every_table_is_listed_and_protected(connection: Connection) -> None:
     """
     found = {table: (guarded, rules) for table, guarded, rules in connection.execute(sql)}
 
-    for table in ("migrations", "worker_leases", "clock_witnesses", "clock_acceptances"):
+    for table in (
+        "migrations",
+        "worker_leases",
+        "clock_witnesses",
+        "clock_acceptances",
+        "service_addresses",
+    ):
         assert (False, [None]) == found.pop(table)
     of_orgs = {table: (True, ["tenant"]) for table in (*FOR_EVER, *CHANGING)}
     of_orgs["orgs"] = (True, ["prices", "tenant"])

@@ -27,6 +27,7 @@ from bursar.wire.agents import (
     NodeRequest,
     ReportRequest,
     ReportResponse,
+    addresses_digest,
     to_json_values,
 )
 from bursar.wire.strict_json import parse_json
@@ -157,6 +158,8 @@ class OverHttp:
         self.progress: dict[int, int | None] = {}
         self.waits: list[str] = []
         self.down = False
+        self.addresses: list[str] | None = None  # of the service, as it names them
+        self.named: list[bool] = []  # whether an answer has named them
         office = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -210,8 +213,14 @@ class OverHttp:
             return 200, self._log(LogRequest.model_validate(told))
         self.waits.append(parts.query)
         wait_ms = int(parts.query.removeprefix("wait_ms="))
-        orders = self.pool.take(ReportRequest.model_validate(told).to_core(found[1]), wait_ms)
-        return 200, to_json_values(ReportResponse.from_core(orders)) or {"orders": None}
+        request = ReportRequest.model_validate(told)
+        orders = self.pool.take(request.to_core(found[1]), wait_ms)
+        addresses = self.addresses
+        if addresses is not None and addresses_digest(addresses) == request.addresses_digest:
+            addresses = None
+        self.named.append(addresses is not None)
+        answer = to_json_values(ReportResponse.from_core(orders, addresses))
+        return 200, {"orders": None, **answer}
 
     def _log(self, ask: LogRequest) -> dict[str, Any]:
         has = self.sizes.setdefault(ask.fence, 0)

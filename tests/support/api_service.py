@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -49,13 +49,15 @@ class Process:
         *,
         private_webhooks: bool = True,
         environment: Mapping[str, str] | None = None,
+        port: int = 0,
+        arguments: Sequence[str] = (),
     ) -> None:
         self.output = room / f"{command}-{next(NUMBERS)}"
-        arguments = [command, "--state", str(state), "--port", "0", "--json"]
+        own = [command, "--state", str(state), "--port", str(port), "--json", *arguments]
         out, err = self.output.with_suffix(".out"), self.output.with_suffix(".err")
         with out.open("wb") as stdout, err.open("wb") as stderr:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, *arguments],
+                [sys.executable, "-c", PROGRAM, *own],
                 stdout=stdout,
                 stderr=stderr,
                 env={

@@ -21,7 +21,7 @@ from bursar.wire.agents import (
     ReportRequest,
     ReportResponse,
     find_result_error,
-    parse_orders,
+    parse_report_answer,
     to_json_values,
 )
 
@@ -105,7 +105,7 @@ def test_report_survives_the_round_trip(report: NodeReport) -> None:
 def test_orders_survive_the_round_trip(orders: LeaseOrders | None) -> None:
     text = json.dumps(to_json_values(ReportResponse.from_core(orders)))
 
-    assert orders == parse_orders(text, N1)
+    assert (orders, None) == parse_report_answer(text, N1)
 
 
 def test_node_survives_the_round_trip() -> None:
@@ -147,7 +147,7 @@ def test_invalid_report_is_refused(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize("text", ["", "null", "[]", '{"orders": 1}', '{"orders": null, "x": 1}'])
 def test_invalid_response_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        parse_orders(text, N1)
+        parse_report_answer(text, N1)
 
 
 @pytest.mark.parametrize("name", ["", "A=B", "A\0B"])
@@ -161,7 +161,7 @@ def test_invalid_name_of_a_variable_is_refused(name: str) -> None:
     told = {"orders": {"boot": 1, "number": 1, "at_us": 1, "leases": [order]}}
 
     with pytest.raises(ValueError, match="env"):
-        parse_orders(json.dumps(told), N1)
+        parse_report_answer(json.dumps(told), N1)
 
 
 @pytest.mark.parametrize(

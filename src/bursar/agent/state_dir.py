@@ -1,11 +1,12 @@
 """The state folder of a node: its name and pool, the number of agent starts, the largest fence.
 
-Each value is on disk before the agent acts on it. The folder is locked while an agent runs, so a
-node never has two agents.
+Each of these is on disk before the agent acts on it. The folder is locked while an agent runs, so a
+node never has two agents. It also keeps the addresses of the service that the agent has learned.
 """
 
 import fcntl
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -14,6 +15,7 @@ from bursar.core.ids import NodeId
 
 _FILE: Final = "node.json"
 _LOCK: Final = "lock"
+_ADDRESSES: Final = "addresses.json"
 
 
 class StateDirInUse(Exception):
@@ -70,6 +72,16 @@ class StateDir:
     def remember_fence(self, fence: int) -> None:
         """Save the fence of a process that is about to be started."""
         self._save(fence=max(fence, self.fence))
+
+    def load_addresses(self) -> list[str]:
+        """The addresses that the service named before the last stop; none if that is unknown."""
+        stored = load_json(str(self.folder / _ADDRESSES))
+        urls = stored if isinstance(stored, list) else []
+        return [url for url in urls if isinstance(url, str)]
+
+    def save_addresses(self, urls: Sequence[str]) -> None:
+        """Keep the addresses that the service names for the next start."""
+        write_json(str(self.folder / _ADDRESSES), list(urls))
 
     def _save(self, **changes: int) -> None:
         changed = {**self._node, **changes}

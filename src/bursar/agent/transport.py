@@ -1,7 +1,7 @@
 """The agent's HTTP calls to its pool: registration, reports, logs, finished jobs.
 
-The pool may be reachable at several addresses, each of another process of the service. The agent
-uses one until a call to it fails, and then the next.
+The pool may be reachable at several addresses, each of another process of the service
+(`addresses.py`). The answer to a report names them when they have changed.
 """
 
 import logging
@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import quote
 
+from bursar.agent.addresses import ServiceAddresses
 from bursar.client import ApiResponse, Client, Problem
 from bursar.core.dispatch.reports import LeaseOrders, NodeReport
 from bursar.core.ids import NodeId
@@ -20,7 +21,7 @@ from bursar.wire.agents import (
     LogResponse,
     NodeRequest,
     ReportRequest,
-    parse_orders,
+    parse_report_answer,
     to_json_values,
 )
 from bursar.wire.strict_json import parse_json
@@ -60,36 +61,63 @@ class HttpTransport:
     """Reaches the pool over the HTTP API. Safe for several threads."""
 
     def __init__(
-        self, urls: Sequence[str], key: str, pool: str, node: NodeId, wait_ms_max: int
+        self,
+        urls: Sequence[str],
+        key: str,
+        pool: str,
+        node: NodeId,
+        wait_ms_max: int,
+        *,
+        learned: Sequence[str] = (),
+        on_learned: Callable[[Sequence[str]], None] = lambda urls: None,
+        plain_http: bool = False,
     ) -> None:
-        """`urls` are the addresses of the service, in the order in which they are tried."""
+        """`urls` are the addresses of the service, in the order in which they are tried.
+
+        `learned` are addresses that the service named earlier; `on_learned` stores new ones.
+        """
         self._node = node
         self._path = f"/v1/pools/{quote(pool, safe='')}/nodes/{quote(node, safe='')}"
+        self._on_learned = on_learned
         answer_s = ANSWER_TIMEOUT_S + wait_ms_max / 1_000
-        # No retries: the agent's next report has newer figures.
-        self._clients = [Client(url, key, tries=1, response_s=answer_s) for url in urls]
-        self._current = 0
+        self._addresses = ServiceAddresses(
+            urls,
+            node,
+            # No retries: the agent's next report has newer figures.
+            lambda url: Client(url, key, tries=1, response_s=answer_s),
+            plain_http=plain_http,
+        )
+        self._addresses.learn(learned)
 
     def close(self) -> None:
         """Close the connections."""
-        for client in self._clients:
-            client.close()
+        self._addresses.close()
 
     def _call(self, send: Callable[[Client], ApiResponse]) -> ApiResponse:
-        """Send a call to the current address. If it fails there, later calls use the next."""
-        current = self._current
+        """Send a call to the current address. If that does not work, later calls use the next."""
+        address = self._addresses.begin_call()
+        status = 0  # no answer
         try:
-            return send(self._clients[current])
+            response = send(address.client)
+            status = 200
+            return response
         except Problem as problem:
-            has_failed = problem.status == 0 or problem.status >= 500
-            if has_failed and len(self._clients) > 1 and self._current == current:
-                self._current = (current + 1) % len(self._clients)
-                _log.warning(
-                    "%s does not answer; trying %s",
-                    self._clients[current].url,
-                    self._clients[self._current].url,
-                )
+            status = problem.status
             raise
+        finally:
+            failed = status == 0 or status >= 500
+            other = self._addresses.end_call(address, failed=failed, answered=status != 0)
+            if other is not None:
+                _log.warning("%s does not answer; trying %s", address.url, other)
+
+    def _learn(self, urls: Sequence[str]) -> None:
+        """Follow the addresses that the service names, and keep them for the next start."""
+        if self._addresses.learn(urls):
+            _log.info("addresses of the service: %s", ", ".join(self._addresses.urls))
+            try:
+                self._on_learned(urls)
+            except OSError:
+                _log.exception("the addresses of the service cannot be stored")
 
     def register(self, request: NodeRequest) -> None:
         """Register this node with its hardware. Raises `Problem`."""
@@ -98,15 +126,19 @@ class HttpTransport:
 
     def exchange(self, report: NodeReport, wait_ms: int) -> LeaseOrders | None:
         """Send a report and return the pool's answer."""
-        body = to_json_values(ReportRequest.from_core(report))
+        request = ReportRequest.from_core(report, self._addresses.digest)
+        body = to_json_values(request)
         try:
             params = {"wait_ms": wait_ms}
             answer = self._call(
                 lambda client: client.post(f"{self._path}/reports", body, params=params)
             )
-            return parse_orders(answer.text, self._node)
+            orders, addresses = parse_report_answer(answer.text, self._node)
         except (Problem, ValueError) as error:
             raise NoAnswer(str(error)) from error
+        if addresses is not None:
+            self._learn(addresses)
+        return orders
 
     def send_log(self, request: LogRequest) -> int:
         """Send a part of a log; return the offset up to which the pool has it.

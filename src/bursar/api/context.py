@@ -14,6 +14,7 @@ from bursar.core.budgets.tiers import TIERS
 from bursar.core.instant import Instant
 from bursar.core.refusal import Code, Refusal
 from bursar.core.scheduling.model.policy import PoolPolicy
+from bursar.service.address_book import AddressBook
 from bursar.service.cache import Directory
 from bursar.service.database import Connection
 from bursar.service.jobs.admission import JobAdmission
@@ -91,6 +92,7 @@ class Service:
     secret: Secret
     clock: GuardedClock
     readiness: Readiness
+    address_book: AddressBook = field(default_factory=AddressBook)
     directory: Directory = field(default_factory=Directory)
     outbound: SafeHttpClient = field(default_factory=SafeHttpClient)
     pools: Pools | None = None  # those that this process serves

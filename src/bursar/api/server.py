@@ -15,6 +15,7 @@ import uvicorn
 from bursar.api.app import make_app
 from bursar.api.context import Service
 from bursar.api.http_protocol import CONNECTIONS_FACTOR, Connection, ConnectionBounds
+from bursar.service.address_book import AddressBook
 from bursar.service.database import Database
 from bursar.service.jobs import run_asks_through
 from bursar.service.jobs.admission import JobAdmission
@@ -70,17 +71,21 @@ def open_service(
     folder: Path,
     outbound: SafeHttpClient | None = None,
     provisioner: NodeProvider | None = None,
+    advertise: str | None = None,
 ) -> Iterator[tuple[Service, str]]:
     """A service on a database, and the operators' first key; secrets are kept in a folder.
 
-    Webhooks are called by way of `outbound`, nodes ordered of the `provisioner`.
+    Webhooks are called by way of `outbound`, nodes ordered of the `provisioner`. `advertise` is the
+    address at which nodes reach this process.
     """
     secret, clock, outbound = secret_of(folder), GuardedClock(), outbound or SafeHttpClient()
     record = ClockRecord(clock)
     with database.connect() as connection:
         record.check(connection)  # before anything is written by this clock
         begin_books(connection, DEPLOYMENT)
-    heartbeat = Heartbeat(database.connect, clock, [record.check])
+    address_book = AddressBook(advertise)
+    beats = [record.check, address_book.refresh]
+    heartbeat = Heartbeat(database.connect, clock, beats, at_end=address_book.withdraw)
     with heartbeat, serving(database, clock) as ledger:
         with database.connect() as connection:
             check_secret(connection, ledger, secret)
@@ -97,7 +102,14 @@ def open_service(
                 readiness = Readiness(key_readers.ask, clock, heartbeat, database.check_space)
                 with serving_pools(database, ledger, clock) as pools:
                     service = Service(
-                        ledger, readers, key_readers, secret, clock, readiness, outbound=outbound
+                        ledger,
+                        readers,
+                        key_readers,
+                        secret,
+                        clock,
+                        readiness,
+                        address_book,
+                        outbound=outbound,
                     )
                     router = Router(pools)
                     service.pools = pools

@@ -224,6 +224,17 @@ PrivateWebhooks = Annotated[
     ),
 ]
 
+Advertise = Annotated[
+    str | None,
+    typer.Option(
+        "--advertise",
+        metavar="URL",
+        envvar="BURSAR_ADVERTISE",
+        help="Address at which nodes reach this process. Agents learn the addresses of all"
+        " processes and use another when one does not answer. Default: not announced.",
+    ),
+]
+
 Provisioner = Annotated[
     str | None,
     typer.Option(
@@ -245,6 +256,7 @@ def up(
     share_port: Shared = False,
     allow_private_webhooks: PrivateWebhooks = False,
     provisioner: Provisioner = None,
+    advertise: Advertise = None,
     nodes: Annotated[
         str | None,
         typer.Option(
@@ -268,6 +280,7 @@ def up(
         share_port=share_port,
         private_webhooks=allow_private_webhooks,
         provisioner=provisioner,
+        advertise=advertise,
     )
     run_service(state, listening, json=json, demo=demo, nodes=nodes)
 
@@ -282,6 +295,7 @@ def api(
     share_port: Shared = False,
     allow_private_webhooks: PrivateWebhooks = False,
     provisioner: Provisioner = None,
+    advertise: Advertise = None,
 ) -> None:
     """Start the HTTP API and the scheduler. Several processes can share a database."""
     from bursar.cli.up import ListenOptions, run_service
@@ -293,6 +307,7 @@ def api(
         share_port=share_port,
         private_webhooks=allow_private_webhooks,
         provisioner=provisioner,
+        advertise=advertise,
     )
     run_service(state, listening, json=json, demo=False)
 

@@ -27,11 +27,13 @@ from bursar.cli.local_cluster.nodes import (
     parse_nodes,
 )
 from bursar.cli.local_cluster.provisioning import LocalProvisioner
+from bursar.client.http import is_local
 from bursar.service.database import Database, state_folder
 from bursar.service.ledger.clock import ClockRefused
 from bursar.service.pools.provisioning import CommandHook
 from bursar.service.secrets import SecretUnusable
 from bursar.service.webhooks.safe_http import SafeHttpClient
+from bursar.wire.agents import check_address
 
 SIMULATED: Final = "simulated"  # nodes with simulated GPUs, on this machine
 STOPPED: Final = "stopped; running jobs end within 20 seconds unless the service is started again"
@@ -47,6 +49,7 @@ class ListenOptions:
     share_port: bool
     private_webhooks: bool = False
     provisioner: str | None = None  # a program that provides nodes, or SIMULATED
+    advertise: str | None = None  # the address at which nodes reach this process
 
 
 def run_service(
@@ -62,9 +65,13 @@ def run_service(
         options.provisioner or (SIMULATED if local_nodes else ""), folder
     )
     outbound = SafeHttpClient(options.private_webhooks)
+    advertise = _check_advertised(options)
     with _bind(options) as listening, open_database_or_exit(state) as database:
         try:
-            with open_service(database, folder, outbound, provisioner) as (service, key):
+            with open_service(database, folder, outbound, provisioner, advertise) as (
+                service,
+                key,
+            ):
                 if demo:
                     _seed_database(database, service)
                 info = ServiceInfo(database, url_of(listening), key, folder, local_nodes)
@@ -101,6 +108,22 @@ def _make_provisioner(program: str, folder: Path) -> CommandHook | LocalProvisio
     if shutil.which(command[0]) is None:
         _exit_with_error(f"--provisioner: {command[0]} is not an executable program")
     return CommandHook(command)
+
+
+def _check_advertised(options: ListenOptions) -> str | None:
+    """The address to announce, if there is one; nodes send their keys to it."""
+    if options.advertise is None:
+        return None
+    try:
+        url = check_address(options.advertise)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--advertise") from None
+    if url.startswith("http:") and not is_local(url) and not options.plain_http:
+        raise typer.BadParameter(
+            f"nodes would send their keys to {url} without TLS: use https, or add --plain-http",
+            param_hint="--advertise",
+        )
+    return url
 
 
 def _parse_nodes(text: str) -> tuple[LocalNode, ...]:

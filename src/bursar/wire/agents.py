@@ -4,7 +4,10 @@ Instants of a node are microseconds of its monotonic clock, and are compared onl
 Both sides use this module to read and write messages.
 """
 
-from typing import Annotated, Any, Final, Self
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Annotated, Any, Final, NamedTuple, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
@@ -23,6 +26,7 @@ OUTPUTS_MAX: Final = 1_000  # of one result
 RESULT_MAX: Final = 64 * 1024  # bytes of a result
 FINISHED_JOBS_MAX: Final = 1_000  # jobs in one request
 LOG_MAX: Final = 64 * 1024  # bytes of a log in one request
+ADDRESSES_MAX: Final = 64  # of the service that a node learns
 ARGUMENTS_MAX: Final = 1_024
 ARGUMENT_MAX: Final = 128 * 1024  # characters; the operating system allows no more
 
@@ -161,6 +165,14 @@ class ReportRequest(WireModel):
     at_us: Micros
     last_response_us: Micros | None = None
     readings: Annotated[list[NodeReading], Field(max_length=READINGS_MAX)]
+    addresses_digest: Annotated[
+        str | None,
+        Field(
+            pattern=r"^[0-9a-f]{16}$",
+            description="Digest of the service's addresses that the node has learned. If they have"
+            " changed, the response has the new ones. Null: the node does not want them.",
+        ),
+    ] = None
 
     def to_core(self, node: str) -> core.NodeReport:
         """Convert to the core's value."""
@@ -174,9 +186,10 @@ class ReportRequest(WireModel):
         )
 
     @classmethod
-    def from_core(cls, report: core.NodeReport) -> Self:
-        """Build the response from the core's report."""
+    def from_core(cls, report: core.NodeReport, addresses_digest: str | None = None) -> Self:
+        """Build the request from the core's report."""
         return cls(
+            addresses_digest=addresses_digest,
             boot=report.boot,
             number=report.number,
             at_us=report.at,
@@ -317,15 +330,45 @@ class LeaseOrders(WireModel):
         )
 
 
+def check_address(url: str) -> str:
+    """The address of a service in its usual form; `ValueError` if it is none."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("an address begins with http:// or https:// and a host")
+    if parts.username is not None or parts.query or parts.fragment or not url.isprintable():
+        raise ValueError("an address has no user, query or fragment")
+    return url.rstrip("/")
+
+
+Address = Annotated[str, Field(max_length=512), AfterValidator(check_address)]
+
+
 class ReportResponse(WireModel):
     """The response to a report. `orders` is null for an outdated report or an unknown node."""
 
     orders: LeaseOrders | None
+    addresses: Annotated[
+        list[Address] | None,
+        Field(
+            max_length=ADDRESSES_MAX,
+            description="All addresses of the service; null if the node has learned them already.",
+        ),
+    ] = None
 
     @classmethod
-    def from_core(cls, orders: core.LeaseOrders | None) -> Self:
+    def from_core(
+        cls, orders: core.LeaseOrders | None, addresses: Sequence[str] | None = None
+    ) -> Self:
         """Build the response from the core's orders."""
-        return cls(orders=None if orders is None else LeaseOrders.from_core(orders))
+        return cls(
+            orders=None if orders is None else LeaseOrders.from_core(orders),
+            addresses=None if addresses is None else list(addresses[:ADDRESSES_MAX]),
+        )
+
+
+def addresses_digest(urls: Sequence[str]) -> str:
+    """Identifies a set of addresses in a report."""
+    return sha256("\n".join(sorted(urls)).encode()).hexdigest()[:16]
 
 
 # Nodes
@@ -424,7 +467,15 @@ def to_json_values(model: WireModel) -> dict[str, Any]:
     return model.model_dump(mode="json", exclude_defaults=True)
 
 
-def parse_orders(body: str, node: str) -> core.LeaseOrders | None:
+class ReportAnswer(NamedTuple):
+    """What the response to a report says."""
+
+    orders: core.LeaseOrders | None  # None: the pool has a later report, or does not know the node
+    addresses: list[str] | None  # of the service, if they have changed
+
+
+def parse_report_answer(body: str, node: str) -> ReportAnswer:
     """Parse the response to a report; `ValueError` if it is invalid."""
     response = ReportResponse.model_validate(parse_json(body.encode()))
-    return None if response.orders is None else response.orders.to_core(NodeId(node))
+    orders = None if response.orders is None else response.orders.to_core(NodeId(node))
+    return ReportAnswer(orders, response.addresses)

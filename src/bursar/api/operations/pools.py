@@ -1,6 +1,7 @@
 """Routes for pools and nodes: registration, reports, logs, and lists."""
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Final
 
@@ -25,6 +26,7 @@ from bursar.service.pools.node_cleanup import keep_progress_now, over_for_ms
 from bursar.service.pools.node_orders import is_given_back
 from bursar.service.pools.pool import PoolHandle
 from bursar.wire.agents import (
+    ADDRESSES_MAX,
     FinishedJob,
     FinishedJobsRequest,
     FinishedJobsResponse,
@@ -33,6 +35,7 @@ from bursar.wire.agents import (
     NodeRequest,
     ReportRequest,
     ReportResponse,
+    addresses_digest,
 )
 from bursar.wire.pools import (
     NAME,
@@ -230,7 +233,15 @@ async def report_node(
     """
     service, handle = await _pool_of_node(call, pool, node)
     orders = await _take_report(service, handle, body.to_core(node), wait_ms)
-    return json_response(ReportResponse.from_core(orders))
+    return json_response(ReportResponse.from_core(orders, _new_addresses(service, body)))
+
+
+def _new_addresses(service: Service, body: ReportRequest) -> Sequence[str] | None:
+    """The addresses of the service, if the node wants them and has others."""
+    addresses = service.address_book.addresses[:ADDRESSES_MAX]
+    if body.addresses_digest in (None, addresses_digest(addresses)):
+        return None
+    return addresses
 
 
 async def _take_report(

@@ -46,7 +46,8 @@ def agent(
             "--url",
             metavar="URL",
             help="URL of the service. Repeatable, or separated by commas: if one does not answer,"
-            " the next is used. Default: as for other commands.",
+            " the next is used, also one that the service has named. Default: as for other"
+            " commands.",
         ),
     ] = None,
     node: Annotated[
@@ -154,7 +155,16 @@ def agent(
             uid=uid,
             gid=gid,
         )
-        http = HttpTransport(service.urls, service.key, pool, name, _WAIT_MS)
+        http = HttpTransport(
+            service.urls,
+            service.key,
+            pool,
+            name,
+            _WAIT_MS,
+            learned=state_dir.load_addresses(),
+            on_learned=state_dir.save_addresses,
+            plain_http=plain_http,
+        )
         bytes_max = checkpoints_gib * 1024**3 if checkpoints_gib else None
         limits = CheckpointLimits(
             KEEP_S if keep_checkpoints is None else keep_checkpoints, bytes_max

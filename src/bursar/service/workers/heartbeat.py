@@ -28,10 +28,13 @@ class Heartbeat(DatabaseWorker):
         beats: Sequence[Beat],
         *,
         interval_s: float = INTERVAL_S,
+        at_end: Beat = lambda connection: None,
     ) -> None:
+        """`at_end` is called when the process stops."""
         super().__init__("heartbeat", connect, self._beating, interval_s=interval_s)
         self._clock = clock
         self._beats = tuple(beats)
+        self._at_end = at_end
         self.error: Exception | None = None  # of the last turn
         self.beat_at_s: float = time.monotonic()  # of the last turn that succeeded
         clock.on_change = self.wake
@@ -49,3 +52,4 @@ class Heartbeat(DatabaseWorker):
             return REFUSED_INTERVAL_S if self._clock.distrust is not None else None
 
         yield take_turn
+        self._at_end(connection)

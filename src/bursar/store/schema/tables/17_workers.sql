@@ -43,3 +43,11 @@ create table clock_acceptances (
     until       bigint not null,
     constraint clock_acceptances_pkey primary key (id)
 );
+
+-- Addresses at which nodes reach the processes of the service, for as long as these renew them.
+create table service_addresses (
+    process text collate "C" not null,
+    url     text not null,
+    until   bigint not null,
+    constraint service_addresses_pkey primary key (process)
+);
