@@ -170,12 +170,15 @@ def test_alerts_and_rules_are_kept_as_text_and_read_back() -> None:
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"kind": AlertKind.DEBT, "account": "a"}, "there are no rules"),
-        ({"kind": AlertKind.LOW_BALANCE, "account": "a"}, "below_micros belongs"),
-        ({"kind": AlertKind.RUNWAY_SHORT, "account": "a", "below": 1}, "below_micros belongs"),
-        ({"kind": AlertKind.RUNWAY_SHORT, "account": "a"}, "days belongs"),
-        ({"kind": AlertKind.LOW_BALANCE, "account": "a", "below": 1, "days": 1}, "days belongs"),
-        ({"kind": AlertKind.LOW_BALANCE, "account": None, "below": 1}, "which one"),
+        ({"kind": AlertKind.DEBT, "account": "a"}, "has no rules"),
+        ({"kind": AlertKind.LOW_BALANCE, "account": "a"}, "below_micros is required"),
+        ({"kind": AlertKind.RUNWAY_SHORT, "account": "a", "below": 1}, "below_micros is required"),
+        ({"kind": AlertKind.RUNWAY_SHORT, "account": "a"}, "days is required"),
+        (
+            {"kind": AlertKind.LOW_BALANCE, "account": "a", "below": 1, "days": 1},
+            "days is required",
+        ),
+        ({"kind": AlertKind.LOW_BALANCE, "account": None, "below": 1}, "account_id is required"),
         ({"kind": AlertKind.LOW_BALANCE, "account": "a", "below": 0}, "below is 1 to"),
         ({"kind": AlertKind.RUNWAY_SHORT, "account": "a", "days": 366}, "days is 1 to 365"),
     ],

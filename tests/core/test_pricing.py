@@ -176,7 +176,7 @@ def test_a_book_is_in_order() -> None:
 def test_a_version_has_one_rate_for_the_same(one: Rate) -> None:
     """Two rates with the same key are refused, even at the same price (B1)."""
     named = ", ".join(part for part in one.key if part)
-    with pytest.raises(ValueError, match=f"^two rates are for the same: {named}$"):
+    with pytest.raises(ValueError, match=f"^two rates have the same fields: {named}$"):
         version("v", 0, one, rate(99, "A100"), one)
 
 
