@@ -511,8 +511,8 @@ def test_result_comes_with_the_exit(bench: Bench) -> None:
     [
         ("{", "not JSON"),
         ('{"uri": "x"}', "outputs"),
-        ('[{"uri": "x"}]', "sha256"),
-        ('[{"uri": "x", "inline": "y", "sha256": "' + "0" * 64 + '"}]', "inline"),
+        ('[{"uri": "s3://x"}]', "sha256"),
+        ('[{"uri": "s3://x", "inline": "y", "sha256": "' + "0" * 64 + '"}]', "inline"),
         ('[{"inline": "y", "inline": "z"}]', "twice"),
         ('[{"inline": "y", "more": 1}]', "more"),
     ],

@@ -122,7 +122,10 @@ class Sharers(Stage):
 
 @pytest.fixture
 def stage(connection: Connection) -> Sharers:
-    return Sharers(connection, new_org(connection))
+    """An org of its own; groups of other orgs in this database are repaired first."""
+    sharers = Sharers(connection, new_org(connection))
+    sharers.followers().round()
+    return sharers
 
 
 # Single flight
