@@ -348,3 +348,21 @@ def test_due_events_are_written_without_a_request(database_url: str) -> None:
         lapsed = "select lapsed from grants where org_id = %s"
 
         eventually(lambda: connection.execute(lapsed, [org]).fetchone() == (5,), "a lapse")
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("ftp://a.example", "begins with http"),
+        ("https://", "begins with http"),
+        ("https://ann@a.example", "no user"),
+        ("https://a.example?x=1", "no user, query or fragment"),
+        ("http://a.example", "without TLS"),
+    ],
+)
+def test_an_address_that_nodes_must_not_use_is_not_announced(url: str, why: str) -> None:
+    """Before anything is started."""
+    refused = run(None, "api", "--advertise", url)
+
+    assert 2 == refused.exit_code
+    assert why in " ".join(refused.stderr.split()), refused.stderr

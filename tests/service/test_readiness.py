@@ -94,6 +94,16 @@ def test_each_check_fails_for_its_own_reason(stage: Stage) -> None:
         assert [] == stage.failed(runner)
 
 
+def test_a_server_that_takes_no_writes_is_not_ready(stage: Stage, connection: Connection) -> None:
+    """Although the last heartbeat could write."""
+    connection.execute("set default_transaction_read_only = on")
+    try:
+        with asyncio.Runner() as runner:
+            assert [Check.WRITABLE] == stage.failed(runner)
+    finally:
+        connection.execute("set default_transaction_read_only = off")
+
+
 def test_a_command_that_met_a_full_disk_counts_for_a_while(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
