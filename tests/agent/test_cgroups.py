@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bursar.agent.local import cgroups
+from bursar.agent.local.kernel import Cgroup
 from bursar.core.dispatch.state import Exit
 from tests.agent.test_processes import ESCAPES, guard_of
 from tests.support.agent_node import Bench, is_running, order, python
@@ -99,3 +100,22 @@ def test_process_runs_without_a_cgroup_that_cannot_be_created(tmp_path: Path) ->
     bench = Bench(tmp_path, cgroup=tmp_path / "no" / "such" / "folder")
 
     assert Exit.DONE is bench.ended(bench.run(order(1, *python("pass")))).exit
+
+
+def test_cgroup_of_a_job_bounds_memory_processors_and_processes(tmp_path: Path) -> None:
+    """What the job asked for, and what the node allows."""
+    folder = tmp_path / "job"
+    cgroup = Cgroup(str(folder), memory_mib=3, cpu_milli=1_500, processes_max=9)
+
+    assert cgroup.bounds_memory
+    assert {
+        "memory.max": str(3 * 2**20), "memory.swap.max": "0", "memory.oom.group": "1",
+        "cpu.max": "150000 100000", "pids.max": "9",
+    } == {path.name: path.read_text() for path in folder.iterdir()}  # fmt: skip
+
+
+def test_cgroup_of_a_job_without_limits_has_none(tmp_path: Path) -> None:
+    cgroup = Cgroup(str(tmp_path / "job"))
+
+    assert not cgroup.bounds_memory
+    assert [] == list((tmp_path / "job").iterdir())

@@ -13,7 +13,7 @@ from bursar.agent.gpus import DetectedGpus, GpusUnknown, detect_gpus, parse_gpus
 LIBRARY = """
 #include <string.h>
 typedef struct { unsigned long long total, free, used; } memory;
-static const char *names[] = { NAMES 0 };
+static const char names[][96] = { NAMES "" };
 const char *nvmlErrorString(int status) { return status == 999 ? "Unknown Error" : "?"; }
 int nvmlInit_v2(void) { return STATUS; }
 int nvmlShutdown(void) { return 0; }
@@ -22,6 +22,8 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, const char **device)
     { *device = names[index]; return 0; }
 int nvmlDeviceGetName(const char *device, char *name, unsigned size)
     { strncpy(name, device, size); return 0; }
+int nvmlDeviceGetMinorNumber(const char *device, unsigned *minor)
+    { *minor = 7 - (device - names[0]) / 96; return 0; }
 int nvmlDeviceGetMemoryInfo(const char *device, memory *told)
     { told->total = 85520809984ULL; return 0; }
 """
@@ -78,7 +80,11 @@ def test_gpus_are_read_from_the_driver(tmp_path: Path) -> None:
     """Through its own library, as it is on a machine that has one."""
     library = built(tmp_path, *["NVIDIA H100 80GB HBM3"] * 8)
 
-    assert DetectedGpus("H100", 8, 80) == detect_gpus(library)
+    found = detect_gpus(library)
+
+    assert DetectedGpus("H100", 8, 80, (7, 6, 5, 4, 3, 2, 1, 0)) == found
+    assert ("/dev/nvidia7", "/dev/nvidia6") == found.devices[:2]
+    assert ("/dev/nvidia0", "/dev/nvidia1") == parse_gpus("2xH100").devices
 
 
 def test_gpus_of_two_types_are_refused(tmp_path: Path) -> None:

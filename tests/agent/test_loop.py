@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bursar.agent.local.processes import LocalBackend, ProcessSettings
+from bursar.agent.local.processes import LocalBackend
 from bursar.agent.loop import (
     IN_FLIGHT_MAX,
     RESULTS_BYTES_MAX,
@@ -26,7 +26,7 @@ from bursar.core.instant import HOUR, MILLISECOND
 from bursar.core.messages import Cause
 from bursar.core.scheduling.model.nodes import Piece
 from bursar.core.value import replace
-from tests.support.agent_node import N1, python
+from tests.support.agent_node import N1, python, settings, shared_file
 from tests.support.agent_pool import InMemory, RealPool, is_news
 from tests.support.patience import eventually
 
@@ -54,11 +54,13 @@ open(os.environ["BURSAR_RESULT"], "w").write('[{"inline": "10"}]')
 
 
 @contextmanager
-def agent(folder: Path, transport: Transport, every: int = EVERY) -> Iterator[LocalBackend]:
+def agent(
+    folder: Path, transport: Transport, every: int = EVERY, *, writable: tuple[Path, ...] = ()
+) -> Iterator[LocalBackend]:
     """An agent that works on a node until the end of the block; what it runs goes on."""
     stopped = threading.Event()
     with StateDir(folder, "p1", N1) as disk:
-        processes = LocalBackend(ProcessSettings(folder=disk.folder))
+        processes = LocalBackend(settings(disk.folder, writable=writable))
         running = AgentLoop(
             N1, disk, processes, transport, interval_us=every, random_fraction=lambda: 0.5
         )
@@ -79,7 +81,7 @@ def pool() -> RealPool:
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
-    processes = LocalBackend(ProcessSettings(folder=tmp_path))
+    processes = LocalBackend(settings(tmp_path))
     for fence in processes.table():
         processes.kill(fence)
     eventually(lambda: all(one.exit for one in processes.table().values()))
@@ -99,7 +101,7 @@ def test_change_of_a_process_and_the_end_of_an_outage_are_signalled(
     """The last lines of a log are sent at once, not at the end of an interval."""
     changes: list[str] = []
     with StateDir(folder, "p1", N1) as disk:
-        processes = LocalBackend(ProcessSettings(folder=disk.folder))
+        processes = LocalBackend(settings(disk.folder))
         loop = AgentLoop(
             N1, disk, processes, InMemory(pool), on_change=lambda: changes.append("change")
         )
@@ -198,9 +200,9 @@ def test_each_attempt_starts_once_whatever_messages_are_lost(
     pool: RealPool, folder: Path, seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """A third of all reports and of all answers get lost; every job finishes at last (IS3)."""
-    starts = tmp_path_factory.mktemp("starts") / "starts"
+    starts = shared_file(tmp_path_factory.mktemp("starts"))
     keys = [pool.enqueue(f"job{n}", *python(APPENDS, str(starts))) for n in range(6)]
-    with agent(folder, InMemory(pool, lost=0.33, seed=seed)):
+    with agent(folder, InMemory(pool, lost=0.33, seed=seed), writable=(starts.parent,)):
         heard(pool)
         eventually(lambda: placed_until_finished(pool, keys), "the end of all")
     fences = starts.read_text().split()
@@ -222,9 +224,9 @@ def test_restarted_agent_takes_over_running_processes(
     pool: RealPool, folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """One attempt, one start, one end, although two agents saw to it (F5)."""
-    starts = tmp_path_factory.mktemp("starts") / "starts"
+    starts = shared_file(tmp_path_factory.mktemp("starts"))
     source = APPENDS.replace("time.sleep(0.3)", "while not os.path.exists('go'): time.sleep(0.02)")
-    with agent(folder, InMemory(pool)):
+    with agent(folder, InMemory(pool), writable=(starts.parent,)):
         heard(pool)
         key = pool.enqueue("job", *python(source, str(starts)))
         fence = pool.place(key)

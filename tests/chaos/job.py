@@ -28,7 +28,7 @@ def add(folder: str, what: str) -> None:
     env = os.environ
     words = [env[f"BURSAR_{name}"] for name in ("JOB_ID", "ATTEMPT", "FENCE", "NODE")]
     line = " ".join([what, *words, str(os.getpid()), str(time.monotonic_ns() // 1_000)])
-    runs = os.open(f"{folder}/runs", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    runs = os.open(f"{folder}/runs", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     os.write(runs, f"{line}\n".encode())
     os.close(runs)
     os.write(1, f"{what}\n".encode())
@@ -36,7 +36,7 @@ def add(folder: str, what: str) -> None:
 
 def lock(folder: str, name: str) -> None:
     """Hold a lock until nothing of this job is left; say so if another has it."""
-    held = os.open(f"{folder}/locks/{name}", os.O_RDWR | os.O_CREAT, 0o600)
+    held = os.open(f"{folder}/locks/{name}", os.O_RDWR | os.O_CREAT, 0o666)
     os.set_inheritable(held, True)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -77,6 +77,7 @@ def fork() -> None:
 
 def main(folder: str, seconds: str, how: str) -> int:
     """Work."""
+    os.umask(0)  # other jobs, which have other users, use the same files
     asked: set[str] = set()
     signal.signal(signal.SIGUSR1, lambda *_: asked.add("save"))
     signal.signal(signal.SIGTERM, lambda *_: asked.update(("save", "stop")))

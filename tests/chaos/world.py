@@ -29,7 +29,8 @@ from bursar.client import Client, Problem
 from tests.chaos.line import Line
 from tests.chaos.nursery import Nursery
 from tests.chaos.programs import FAKETIME, Clock, Points, Program, end_all_in
-from tests.chaos.tenants import POOL, POOR, PRICES, RICH, TIERS, Score, Tenant
+from tests.chaos.tenants import JOB, POOL, POOR, PRICES, RICH, TIERS, Score, Tenant
+from tests.support.agent_node import PYTHON_FOLDERS
 from tests.support.database_proxy import LOOPBACK
 from tests.support.patience import eventually
 from tests.support.postgres import Cluster, migrated_cluster
@@ -44,6 +45,7 @@ STILL_S: Final = 3.0  # or as long as this, if it is no leader
 SECRET: Final = "chaos" * 8
 SERVICE_MODULES: Final = ("bursar.cli.app", "bursar.cli.up", "bursar.service.ledger.rebuild")
 AGENT_MODULES: Final = ("bursar.cli.app", "bursar.cli.commands.agent", "httpx2")
+READABLE: Final = (*PYTHON_FOLDERS, JOB.parent)  # for jobs
 SETTINGS: Final = {"max_connections": "120"}
 
 
@@ -232,6 +234,8 @@ class World:
                 *("agent", "--server", self.api_url, "--pool", POOL, "--node", node),
                 *("--gpus", gpus, "--state", str(folder / "state")),
                 *("--checkpoints", str(self.folder / "nodes" / "checkpoints")),
+                *("--writable", str(self.folder / "jobs")),
+                *(word for path in READABLE for word in ("--readable", str(path))),
             ],
             {**_environment(), "BURSAR_KEY": key},
             lambda some: self.points.armed([*failpoints.AGENT, *failpoints.GUARD], some=some),
@@ -331,6 +335,7 @@ def deployed(folder: Path, seed: int) -> Iterator[World]:
     folder.chmod(0o711)
     for name in ("jobs", "jobs/locks", "nodes", "clock"):
         (folder / name).mkdir()
+        (folder / name).chmod(0o777 if "jobs" in name else 0o755)
     offset = folder / "clock" / "offset"
     offset.write_text("+0")
     faked = {

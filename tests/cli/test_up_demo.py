@@ -141,7 +141,8 @@ def test_nodes_can_run_beside_any_service() -> None:
     with new_state() as state:
         with up(state, "--nodes", "1xL4") as one:
             eventually(lambda: {"l4-1": "ready"} == one.nodes(), "a node")
-            share_a_gpu(one)
+            ask = share_a_gpu(one)
+            spy(one, state, ask)
             [agent] = one.children()
             os.kill(agent, signal.SIGKILL)
             eventually(lambda: one.children() not in ([], [agent]), "another agent")
@@ -155,7 +156,7 @@ def _is_running(client: Client, job: str) -> bool:
     return bool(client.get(f"/v1/jobs/{job}").body["state"] == "running")
 
 
-def share_a_gpu(one: Up) -> None:
+def share_a_gpu(one: Up) -> dict[str, Any]:
     """Two jobs run on the only GPU there is, each with the quarter and the memory it asks for."""
     org = one.client.post("/v1/orgs", {"name": "acme", "tier": "paid"}).body
     account = {"account_id": org["account_id"]}
@@ -169,6 +170,26 @@ def share_a_gpu(one: Up) -> None:
         eventually(partial(_is_running, one.client, job), "it runs")
     [node] = one.client.get("/v1/pools/main/nodes").body["items"]
     assert 500 == node["free_milli_gpus"]
+    return ask
+
+
+def spy(one: Up, state: Path, ask: dict[str, Any]) -> None:
+    """A job looks for every secret of service, database and node, and finds none (N4)."""
+    files = (*state.glob("*.key"), state / "password", *state.glob("nodes/*/worker.key"))
+    script = f"cat {' '.join(map(str, files))} /proc/*/environ /proc/*/cmdline; echo the end"
+    job = one.client.post("/v1/jobs", {**ask, "command": ["sh", "-c", script]}).body["id"]
+    eventually(lambda: _has_log(one.client, job, "the end"), "its output")
+    log = json.dumps(one.client.get(f"/v1/jobs/{job}/logs").body)
+
+    assert len(files) >= 4
+    assert "BURSAR_FENCE" in log, "it sees itself"
+    for file in files:
+        assert file.read_text().strip() not in log, file
+
+
+def _has_log(client: Client, job: str, text: str) -> bool:
+    body = client.get(f"/v1/jobs/{job}/logs").body
+    return bool(body["finished"]) and text in json.dumps(body)
 
 
 def test_invalid_nodes_are_refused_before_anything_starts(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """A node to run real processes on, and patience."""
 
 import sys
+import tempfile
 import textwrap
-from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bursar.agent.clock import running_time
+from bursar.agent.local.isolation import Isolation, find_isolation
 from bursar.agent.local.processes import LocalBackend, ProcessSettings
 from bursar.core.dispatch.agent import Process, Run
 from bursar.core.dispatch.reports import LeaseOrder
@@ -18,6 +20,33 @@ from tests.support.patience import eventually
 
 N1 = NodeId("n1")
 T = TypeVar("T")
+
+
+# Where Python is: jobs run as other users, who may not be able to get there.
+PYTHON_FOLDERS = tuple(Path(folder).resolve() for folder in (sys.prefix, sys.base_prefix))
+
+
+@cache
+def isolation() -> Isolation:
+    """What this machine allows."""
+    with tempfile.TemporaryDirectory() as folder:
+        return find_isolation(Path(folder))
+
+
+def settings(folder: Path, **changes: Any) -> ProcessSettings:
+    """Settings for jobs that run Python."""
+    usual = {"folder": folder, "isolation": isolation(), "readable": PYTHON_FOLDERS}
+    return ProcessSettings(**{**usual, **changes})
+
+
+def shared_file(folder: Path) -> Path:
+    """A file that all jobs can write to, in a new folder; for `writable` of the settings."""
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o777)
+    file = folder / "shared"
+    file.touch()
+    file.chmod(0o666)
+    return file
 
 
 def python(source: str, *arguments: str) -> tuple[str, ...]:
@@ -37,13 +66,16 @@ def order(fence: int, *command: str, gpus: tuple[int, ...] = (0,), **program: An
 class Bench:
     """A folder and the processes in it."""
 
-    def __init__(self, folder: Path, **place: Any) -> None:
-        self.place = replace(ProcessSettings(folder=folder), **place)
+    def __init__(self, folder: Path, **changes: Any) -> None:
+        self.place = settings(folder, **changes)
         self.processes = LocalBackend(self.place)
 
     def again(self) -> "Bench":
         """The same node, looked after by somebody who knows nothing of it yet."""
-        return Bench(self.place.folder)
+        again = Bench(self.place.folder)
+        again.place = self.place
+        again.processes = LocalBackend(self.place)
+        return again
 
     def run(self, order: LeaseOrder, *, until: Instant | None = None) -> int:
         """Start something; its fence."""

@@ -9,12 +9,12 @@ first.
 
 import logging
 import os
-import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from bursar.agent.local.trees import measure_tree, remove_tree
 from bursar.agent.transport import CheckpointOwner, NoAnswer
 from bursar.wire.agents import FINISHED_JOBS_MAX
 
@@ -62,7 +62,7 @@ class CheckpointCleaner:
     def step(self) -> None:
         """Ask the pool which jobs have finished, and remove checkpoints that are not needed."""
         for unfinished in self._checkpoints.glob(f"*/{_REMOVED_PREFIX}*"):
-            shutil.rmtree(unfinished, ignore_errors=True)
+            remove_tree(str(unfinished))
         folders = dict(self._job_folders())
         finished_s: dict[CheckpointOwner, float] = {}
         owners = sorted(folders)
@@ -90,7 +90,7 @@ class CheckpointCleaner:
         bytes_max = self._limits.bytes_max
         if bytes_max is None:
             return
-        sizes = {owner: _measure_folder(folder) for owner, folder in folders.items()}
+        sizes = {owner: measure_tree(str(folder)) for owner, folder in folders.items()}
         total = sum(sizes.values())
         for owner in sorted(
             finished_s.keys() & folders.keys(), key=lambda owner: (-finished_s[owner], owner)
@@ -121,17 +121,5 @@ def _remove_folder(folder: Path) -> None:
     except OSError as error:  # another node removed it first, or the rename is not possible
         _log.debug("%s is not removed: %s", folder, error)
         return
-    shutil.rmtree(aside, ignore_errors=True)
+    remove_tree(str(aside))
     _log.info("removed the checkpoints of %s", folder.name)
-
-
-def _measure_folder(folder: Path) -> int:
-    """The disk space of the files in a folder, in bytes."""
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
-            except OSError:
-                continue  # removed meanwhile
-    return total

@@ -24,6 +24,12 @@ class DetectedGpus:
     type: str
     count: int
     memory_gib: int = 0  # of each; 0 if unknown
+    minors: tuple[int, ...] = ()  # the numbers of their devices, if known
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices of the GPUs, by their number."""
+        return tuple(f"/dev/nvidia{minor}" for minor in self.minors or range(self.count))
 
 
 class GpusUnknown(Exception):
@@ -67,21 +73,25 @@ def _read_devices(nvml: Any) -> DetectedGpus:
     _call(nvml, nvml.nvmlDeviceGetCount_v2, ctypes.byref(count))
     if not count.value:
         raise GpusUnknown("the NVIDIA driver found no GPU: name them, for example --gpus 8xH100")
-    devices = {_read_device(nvml, index) for index in range(count.value)}
-    if len(devices) != 1:
-        names = sorted({name for name, _ in devices})
+    devices = [_read_device(nvml, index) for index in range(count.value)]
+    kinds = {device[:2] for device in devices}
+    if len(kinds) != 1:
+        names = sorted({name for name, _ in kinds})
         raise GpusUnknown(f"a node has GPUs of one type, found {names}: choose with --gpus")
-    name, memory_gib = devices.pop()
-    return DetectedGpus(short_type(name), count.value, memory_gib)
+    name, memory_gib = kinds.pop()
+    minors = tuple(minor for _, _, minor in devices)
+    return DetectedGpus(short_type(name), count.value, memory_gib, minors)
 
 
-def _read_device(nvml: Any, index: int) -> tuple[str, int]:
-    device, memory = ctypes.c_void_p(), _Memory()
+def _read_device(nvml: Any, index: int) -> tuple[str, int, int]:
+    """The name, the memory and the number of the device of a GPU."""
+    device, memory, minor = ctypes.c_void_p(), _Memory(), ctypes.c_uint()
     name = ctypes.create_string_buffer(_NAME_MAX)
     _call(nvml, nvml.nvmlDeviceGetHandleByIndex_v2, ctypes.c_uint(index), ctypes.byref(device))
     _call(nvml, nvml.nvmlDeviceGetName, device, name, ctypes.c_uint(_NAME_MAX))
     _call(nvml, nvml.nvmlDeviceGetMemoryInfo, device, ctypes.byref(memory))
-    return name.value.decode(errors="replace"), round(memory.total / GIB)
+    _call(nvml, nvml.nvmlDeviceGetMinorNumber, device, ctypes.byref(minor))
+    return name.value.decode(errors="replace"), round(memory.total / GIB), minor.value
 
 
 def _call(nvml: Any, function: Any, *arguments: Any) -> None:

@@ -6,13 +6,13 @@ removed once its log is sent. While the pool takes no logs, the newest folders a
 """
 
 import logging
-import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from bursar.agent.local.files import load_json
+from bursar.agent.local.trees import remove_tree
 from bursar.agent.transport import LogRefused, NoAnswer
 from bursar.failpoints import failpoint
 from bursar.wire.agents import LOG_MAX, LogRequest
@@ -111,12 +111,12 @@ class LogSender:
         folders = _list_attempts(self._ended)
         for folder in folders:
             for name in _PROCESS_FOLDERS:  # no longer used, and possibly large
-                shutil.rmtree(folder / name, ignore_errors=True)
+                remove_tree(str(folder / name))
             fence = int(folder.name)
             has_all = self._offsets.get(fence, 0) >= _measure(folder / "log")
             is_sent = fence in self._completed and (has_all or fence in self._full)
             if is_sent or fence in self._refused or folder in folders[:-ENDED_MAX]:
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_tree(str(folder))
                 self._offsets.pop(fence, None)
                 self._progress.pop(fence, None)
                 for fences in (self._refused, self._full, self._completed):

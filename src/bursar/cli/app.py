@@ -269,6 +269,14 @@ def up(
         bool,
         typer.Option("--demo", help="Also run a demo: three orgs and four nodes with jobs."),
     ] = False,
+    allow_unisolated_jobs: Annotated[
+        bool,
+        typer.Option(
+            "--allow-unisolated-jobs",
+            help="Run nodes even if this machine allows no isolation of jobs. A job can then read"
+            " the service's keys.",
+        ),
+    ] = False,
 ) -> None:
     """Start the database, the HTTP API and the scheduler, until stopped."""
     from bursar.cli.up import ListenOptions, run_service
@@ -281,6 +289,7 @@ def up(
         private_webhooks=allow_private_webhooks,
         provisioner=provisioner,
         advertise=advertise,
+        allow_unisolated_jobs=allow_unisolated_jobs,
     )
     run_service(state, listening, json=json, demo=demo, nodes=nodes)
 

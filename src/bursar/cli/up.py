@@ -13,6 +13,12 @@ from typing import Final, NoReturn
 
 import typer
 
+from bursar.agent.local.isolation import (
+    ISOLATION_REMEDY,
+    Isolation,
+    describe_gap,
+    find_isolation,
+)
 from bursar.api.context import Service
 from bursar.api.http_protocol import InvalidBound
 from bursar.api.server import FIRST_KEY, bind_socket, open_service, serve, url_of
@@ -50,6 +56,7 @@ class ListenOptions:
     private_webhooks: bool = False
     provisioner: str | None = None  # a program that provides nodes, or SIMULATED
     advertise: str | None = None  # the address at which nodes reach this process
+    allow_unisolated_jobs: bool = False  # on nodes of this machine
 
 
 def run_service(
@@ -61,12 +68,14 @@ def run_service(
     """
     folder = state_folder(state)
     local_nodes = _parse_nodes(nodes or (DEMO_NODES if demo else ""))
-    provisioner = _make_provisioner(
-        options.provisioner or (SIMULATED if local_nodes else ""), folder
-    )
+    program = options.provisioner or (SIMULATED if local_nodes else "")
+    _check_provisioner(program)
     outbound = SafeHttpClient(options.private_webhooks)
     advertise = _check_advertised(options)
     with _bind(options) as listening, open_database_or_exit(state) as database:
+        isolation = _find_isolation(folder, options, demo=demo) if program == SIMULATED else None
+        allow_unisolated = isolation is not None and not isolation.is_complete
+        provisioner = _make_provisioner(program, folder, allow_unisolated=allow_unisolated)
         try:
             with open_service(database, folder, outbound, provisioner, advertise) as (
                 service,
@@ -74,11 +83,11 @@ def run_service(
             ):
                 if demo:
                     _seed_database(database, service)
-                info = ServiceInfo(database, url_of(listening), key, folder, local_nodes)
+                info = ServiceInfo(database, url_of(listening), key, folder, local_nodes, isolation)
                 local_provisioner = (
                     provisioner if isinstance(provisioner, LocalProvisioner) else None
                 )
-                service_access = ServiceAccess(info.url, key, folder)
+                service_access = ServiceAccess(info.url, key, folder, allow_unisolated)
                 cluster = LocalCluster(
                     service_access, local_nodes, demo=demo, provisioner=local_provisioner
                 )
@@ -98,16 +107,29 @@ def run_service(
             _exit_with_error(str(error))
 
 
-def _make_provisioner(program: str, folder: Path) -> CommandHook | LocalProvisioner | None:
+def _find_isolation(folder: Path, options: ListenOptions, *, demo: bool) -> Isolation:
+    """How jobs of nodes on this machine are kept apart. The demo runs its own jobs without."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    isolation = find_isolation(folder)
+    if not isolation.is_complete and not demo and not options.allow_unisolated_jobs:
+        _exit_with_error(f"{describe_gap(isolation)} {ISOLATION_REMEDY}")
+    return isolation
+
+
+def _check_provisioner(program: str) -> None:
+    if program and program != SIMULATED and shutil.which(shlex.split(program)[0]) is None:
+        _exit_with_error(f"--provisioner: {shlex.split(program)[0]} is not an executable program")
+
+
+def _make_provisioner(
+    program: str, folder: Path, *, allow_unisolated: bool
+) -> CommandHook | LocalProvisioner | None:
     """The provisioner of ordered nodes, if one is configured."""
     if not program:
         return None
     if program == SIMULATED:
-        return LocalProvisioner(folder)
-    command = shlex.split(program)
-    if shutil.which(command[0]) is None:
-        _exit_with_error(f"--provisioner: {command[0]} is not an executable program")
-    return CommandHook(command)
+        return LocalProvisioner(folder, allow_unisolated_jobs=allow_unisolated)
+    return CommandHook(shlex.split(program))
 
 
 def _check_advertised(options: ListenOptions) -> str | None:
@@ -178,6 +200,7 @@ class ServiceInfo:
     key: str
     folder: Path
     nodes: tuple[LocalNode, ...]
+    isolation: Isolation | None  # of jobs on these nodes
 
 
 def _announce(info: ServiceInfo, *, json: bool, demo: bool) -> None:
@@ -215,6 +238,10 @@ def _print_info(info: ServiceInfo, *, demo: bool) -> None:
     print(f"admin key  {info.key if demo else f'in {key}'}")
     if info.nodes:
         print(f"nodes      {describe_nodes(info.nodes)}; logs in {info.folder / NODES_FOLDER}")
+    if info.isolation is not None:
+        print(f"jobs       have {info.isolation.describe()}")
+        if not info.isolation.is_complete:
+            print(f"           {describe_gap(info.isolation)} Submit no jobs of others here.")
     print(f"dashboard  {info.url}/{f'#key={info.key}' if demo else ''}")
     print()
     print("Try, in another terminal:")

@@ -12,6 +12,7 @@ from bursar.core.dispatch.reports import LeaseOrder
 
 # A process inherits only these variables of the agent: others may contain keys.
 INHERITED_VARIABLES: Final = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ")
+USER_NAME: Final = "job"  # the user id of a process has no name; programs look here first
 _PLAIN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 
 
@@ -30,6 +31,8 @@ def build_environment(
         **inherited,
         "HOME": str(folder / "work"),
         "TMPDIR": str(folder / "tmp"),
+        "USER": USER_NAME,
+        "LOGNAME": USER_NAME,
         **dict(order.program.env),
         # The order in which NVML numbers GPUs, so that a number means the same GPU everywhere.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",

@@ -3,17 +3,20 @@
 import json
 import os
 import stat
+from contextlib import suppress
 from typing import Any
 
 
-def write_json(path: str, content: Any, *, durable: bool = False) -> None:
+def write_json(path: str, content: Any, *, durable: bool = False, over: str | None = None) -> None:
     """Write a JSON file atomically; with `durable`, return once it is on disk.
 
-    Only the agent's user can read the file, since a job's variables may be secret.
+    Only the agent's user can read the file, since a job's variables may be secret. The file takes
+    the place, and so the disk space, of a file `over` that `reserve_space` made.
     """
-    temporary = f"{path}.new"
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+    temporary = over or f"{path}.new"
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
         json.dump(content, file)
+        file.truncate()
         if durable:
             file.flush()
             os.fsync(file.fileno())
@@ -24,6 +27,16 @@ def write_json(path: str, content: Any, *, durable: bool = False) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def reserve_space(path: str, size: int) -> None:
+    """Create a file of a size, with its disk space; do nothing if the disk has none."""
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+        finally:
+            os.close(descriptor)
 
 
 def load_json(path: str) -> Any:

@@ -1,6 +1,6 @@
 """The guard: a small program that starts one process, watches it, and ends it in time.
 
-Each process has its own guard. It imports the standard library and three small modules of ours, so
+Each process has its own guard. It imports the standard library and a few small modules of ours, so
 it starts quickly, needs little memory, and outlives the agent. It reads its orders from its folder:
 
     order.json    what to run, with which settings, and until when; written once, before the start
@@ -14,12 +14,15 @@ and writes its results there:
     notes.json    run time, progress, last checkpoint and memory, at intervals
     log           what the process printed, up to a limit
     exit.json     how the process ended; on disk before the agent reports it
+    reserve       disk space for exit.json, so that a full disk does not lose the end
 
 Instants are microseconds of CLOCK_BOOTTIME, which includes time asleep and is never set.
 
-The guard is a subreaper: it adopts every descendant whose parent ends, so a process cannot escape
-by forking twice. If the guard itself is killed, the kernel kills the process that it started.
-Descendants of that process run until an agent ends them, by their cgroup or their environment.
+The guard runs as the agent's user and outside of the sandbox of its process (`sandbox`), which can
+neither see nor signal it. If the guard is killed, the kernel kills the whole sandbox. Without
+namespaces, the guard is a subreaper: it adopts every descendant whose parent ends, so a process
+cannot escape by forking twice. Then only the first process dies with the guard, and an agent ends
+the others, by their user, their cgroup or their environment.
 """
 
 import json
@@ -31,21 +34,22 @@ import time
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
-from bursar.agent.local.files import load_json, read_small_file, write_json
+from bursar.agent.local.files import load_json, read_small_file, reserve_space, write_json
 from bursar.agent.local.kernel import (
     MIB,
     PR_SET_CHILD_SUBREAPER,
-    PR_SET_NO_NEW_PRIVS,
-    PR_SET_PDEATHSIG,
     Cgroup,
     boot_time_us,
     has_handler,
+    kill_user,
     list_children,
     list_descendants,
     measure_memory,
     send_signal,
     set_process_option,
 )
+from bursar.agent.local.sandbox import Sandbox, StartFailed
+from bursar.agent.local.trees import hand_over
 from bursar.failpoints import failpoint
 
 POLL_INTERVAL_US: Final = 500_000
@@ -53,18 +57,21 @@ NOTES_INTERVAL_US: Final = 5_000_000
 WRITE_TIMEOUT_US: Final = 10_000_000  # for writing exit.json, while the disk may be full
 RESULT_BYTES_MAX: Final = 64 * 1024
 PROGRESS_BYTES_MAX: Final = 4 * 1024
+RESERVE_BYTES: Final = 128 * 1024  # for exit.json with a result
 READS_MAX: Final = 16  # of 64 KiB per turn, so that endless output does not stop the watch
 PPM: Final = 1_000_000
 EXIT_CANNOT_RUN: Final = 127  # as in shells
 EXIT_BY_SIGNAL: Final = 128  # plus the signal's number
 OOM_SCORE_JOB: Final = "500"  # if memory runs out, the kernel kills jobs first and guards last
 OOM_SCORE_GUARD: Final = "-500"
+KILL_TURNS: Final = 20  # then all processes of the job's user are killed at once
 NICENESS_CHANGE: Final = -10  # relative to the job, because the guard must act in time
 
 # Reasons for which the guard ends a process; the job's log has them.
 LEASE_EXPIRED: Final = "its time was up"
 LEASE_LOST: Final = "its lease was withdrawn"
 OUT_OF_MEMORY: Final = "it used too much memory"
+NOT_PREPARED: Final = "the node could not prepare it"
 
 
 def parse_progress(text: str | None) -> int | None:
@@ -81,6 +88,14 @@ def set_oom_score(score: str) -> None:
     """Set the order in which the kernel kills processes if memory runs out; -500 needs root."""
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write(score)
+
+
+def limit_processes(processes_max: int) -> None:
+    """Limit the processes and threads of this process's user, if there is a limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    limit = processes_max if hard == resource.RLIM_INFINITY else min(processes_max, hard)
+    if processes_max:
+        resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
 
 
 class ProcessLog:
@@ -130,12 +145,15 @@ class Guard:
         self.order: dict[str, Any] = load_json(self._path("order.json"))
         self.until: int = self.order["until"]
         self.log = ProcessLog(self._path("log"), self.order["log_bytes"])
-        self.cgroup = Cgroup(self.order["cgroup"], self.order["memory_mib"])
+        self.cgroup = Cgroup(
+            self.order["cgroup"],
+            memory_mib=self.order["memory_mib"],
+            cpu_milli=self.order["cpu_milli"],
+            processes_max=self.order["processes_max"],
+        )
         self.wake = os.open(self._path("wake"), os.O_RDWR | os.O_NONBLOCK)
         self._partial_line = b""  # read from the pipe, not yet complete
         self.poll = select.poll()
-        self.niceness = os.nice(0)  # of the process
-        self.leader = 0
         self.started_at = 0
         self.end_reason: str | None = None
         self.got_sigterm = False
@@ -157,12 +175,21 @@ class Guard:
             self._write_outcome(EXPIRED_BEFORE_START)
             return
         failpoint("guard.before_start")
-        self._start()
+        reserve_space(self._path("reserve"), RESERVE_BYTES)
+        try:
+            self._start()
+        except (StartFailed, OSError) as error:
+            self._end_all()
+            self.cgroup.remove()
+            self.log.add_line(f"{NOT_PREPARED}: {error}")
+            self._write_outcome(FAILED_BEFORE_START)
+            return
         try:
             self._watch()
             ended_at = boot_time_us()
         finally:
-            status = self._end_all()
+            statuses = self._end_all()
+        status = self.sandbox.command_status(statuses[self.sandbox.leader])
         if self.end_reason is not None:
             ended_at = boot_time_us()
         failpoint("guard.process_ended")
@@ -176,48 +203,50 @@ class Guard:
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
-        own_pid = os.getpid()
-        self.started_at = boot_time_us()
-        self.leader = os.fork()
-        if self.leader == 0:
-            self._exec_command(own_pid)
-        failpoint("guard.process_started")
+        order = self.order
+        if order["uid"] is not None:
+            former = range(*order["job_uids"])
+            hand_over(order["checkpoints"], order["uid"], order["gid"], former)
+        self.sandbox = Sandbox(
+            order,
+            join=self.cgroup.join,
+            prepare=self._prepare_command,
+            execute=self._exec_command,
+        )
         os.close(self.log.sink)
-        for descriptor in (self.wake, self.log.source, os.pidfd_open(self.leader)):
+        self.started_at = boot_time_us()
+        self.sandbox.go()
+        failpoint("guard.process_started")
+        for descriptor in (self.wake, self.log.source, self.sandbox.open_end()):
             self.poll.register(descriptor, select.POLLIN)
-        write_json(self._path("started.json"), {"at": self.started_at, "pid": self.leader})
+        started = {"at": self.started_at, "pid": self.sandbox.command}
+        write_json(self._path("started.json"), started)
 
     def _on_signal(self, *_: object) -> None:
         self.got_sigterm = True
 
-    def _exec_command(self, guard_pid: int) -> NoReturn:
-        """In the new process: apply the settings and execute the job's command."""
-        order = self.order
+    def _prepare_command(self) -> None:
+        """In the process of the command, with the guard's rights: apply the settings."""
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        os.dup2(self.log.sink, 1)
+        os.dup2(self.log.sink, 2)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.setsid()
+        set_oom_score(OOM_SCORE_JOB)
+        os.setpriority(os.PRIO_PROCESS, 0, self.order["niceness"])
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        limit_processes(self.order["processes_max"])
+        os.umask(0o022)
+
+    def _exec_command(self) -> NoReturn:
+        """In the process of the command, with its own rights: execute it."""
+        command = self.order["command"]
         try:
-            signal.set_wakeup_fd(-1)
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
-                signal.signal(number, signal.SIG_DFL)
-            os.dup2(self.log.sink, 1)
-            os.dup2(self.log.sink, 2)
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            os.setsid()
-            self.cgroup.join()
-            set_oom_score(OOM_SCORE_JOB)
-            os.setpriority(os.PRIO_PROCESS, 0, self.niceness)
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            os.umask(0o022)
-            if order["uid"] is not None:
-                os.setgroups([order["gid"]])
-                os.setgid(order["gid"])
-                os.setuid(order["uid"])
-            set_process_option(PR_SET_NO_NEW_PRIVS, 1)
-            set_process_option(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != guard_pid:
-                os._exit(EXIT_CANNOT_RUN)  # the guard was killed before the line above
-            os.chdir(order["work"])
-            if not order["command"]:
+            if not command:
                 raise ValueError("there is no command")
-            os.execvpe(order["command"][0], order["command"], order["env"])
+            os.execvpe(command[0], command, self.order["env"])
         except BaseException as error:
             os.write(2, f"bursar: the command cannot be run: {error}\n".encode(errors="replace"))
         finally:
@@ -238,12 +267,11 @@ class Guard:
             self._wait(min(left, POLL_INTERVAL_US))
 
     def _has_ended(self) -> bool:
-        """Whether the first process has ended. It stays a zombie, so its pid is not reused."""
-        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        if os.waitid(os.P_PID, self.leader, flags) is not None:
+        """Whether the command has ended; other children, which the guard inherited, are reaped."""
+        if self.sandbox.has_ended():
             return True
         for pid in list_children(os.getpid()):
-            if pid != self.leader:
+            if pid != self.sandbox.leader:
                 with suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
         return False
@@ -288,14 +316,20 @@ class Guard:
         self.stopping, self.saved_after_stop, self.until = True, False, until
         self._request_checkpoint()
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.leader, signal.SIGTERM)
+            os.killpg(self.sandbox.command, signal.SIGTERM)
 
     def _request_checkpoint(self) -> None:
         """Send SIGUSR1 to processes that have a handler; it would end the others."""
         self._checkpoint_asked_ms = self._run_ms()
-        for pid in list_descendants(os.getpid()):
+        for pid in self._list_processes():
             if has_handler(pid, signal.SIGUSR1):
                 send_signal(pid, signal.SIGUSR1)
+
+    def _list_processes(self) -> list[int]:
+        """The processes of the job, without init."""
+        leader = self.sandbox.leader
+        root = os.getpid() if self.sandbox.command == leader else leader
+        return list_descendants(root)
 
     def _check(self) -> None:
         """Check checkpoints and memory, and write the notes."""
@@ -314,7 +348,7 @@ class Guard:
                 write_json(self._path("notes.json"), self._build_notes())
 
     def _check_memory(self) -> None:
-        used = measure_memory(list_descendants(os.getpid()))
+        used = measure_memory(self._list_processes())
         self.memory_peak = max(self.memory_peak, used)
         bytes_max = self.order["memory_mib"] * MIB
         if bytes_max and used > bytes_max and not self.cgroup.bounds_memory:
@@ -357,20 +391,21 @@ class Guard:
 
     # The end of the process
 
-    def _end_all(self) -> int:
-        """Kill all remaining processes; return the exit status of the first process."""
-        status, pause_s = 0, 0.001
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.leader, signal.SIGKILL)
+    def _end_all(self) -> dict[int, int]:
+        """Kill all remaining processes; return the exit statuses of the guard's children."""
+        statuses, pause_s, turn = {}, 0.001, 0
         while True:
+            turn += 1
             self.cgroup.kill()
+            if turn > KILL_TURNS and self.order["uid"] is not None:
+                kill_user(self.order["uid"])  # they fork faster than they are found
             for pid in list_descendants(os.getpid()):
                 send_signal(pid, signal.SIGKILL)
             try:
                 while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                    status = ended[1] if ended[0] == self.leader else status
+                    statuses[ended[0]] = ended[1]
             except ChildProcessError:  # no process is left
-                return status
+                return statuses
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, 0.1)
 
@@ -423,22 +458,26 @@ class Guard:
         return reason
 
     def _write_outcome(self, outcome: dict[str, Any]) -> None:
-        """Write exit.json, with retries."""
+        """Write exit.json, with retries; without the result if it does not fit on the disk."""
         deadline = boot_time_us() + WRITE_TIMEOUT_US
         while True:
             try:
-                return write_json(self._path("exit.json"), outcome, durable=True)
+                reserve = self._path("reserve")
+                return write_json(self._path("exit.json"), outcome, durable=True, over=reserve)
             except OSError:
                 if boot_time_us() >= deadline:
-                    raise
+                    if outcome["result"] is None:
+                        raise
+                    outcome = {**outcome, "result": None}
             time.sleep(0.5)
 
 
-# The outcome of a process whose time was up before it could start.
+# Outcomes of processes that did not start: their time was up, or the node could not prepare them.
 EXPIRED_BEFORE_START: Final[dict[str, Any]] = {
     "exit": "killed", "exit_code": None, "run_ms": 0, "saved_ms": 0, "why": LEASE_EXPIRED,
     "result": None, "progress_ppm": None, "memory_mib": 0,
 }  # fmt: skip
+FAILED_BEFORE_START: Final = {**EXPIRED_BEFORE_START, "exit": "gone", "why": NOT_PREPARED}
 
 
 def main(folder: str, lock: int) -> None:

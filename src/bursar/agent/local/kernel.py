@@ -1,11 +1,13 @@
-"""The guard's calls to the kernel: clock, child processes, signals, memory, cgroups.
+"""The guard's calls to the kernel: clock, child processes, signals, rights, mounts, cgroups.
 
 Imports only the standard library, because each guard process loads it.
 """
 
 import ctypes
+import errno
 import os
 import resource
+import signal
 import time
 from contextlib import suppress
 from typing import Final
@@ -13,8 +15,36 @@ from typing import Final
 MIB: Final = 1024 * 1024
 
 PR_SET_PDEATHSIG: Final = 1
+PR_SET_DUMPABLE: Final = 4
+PR_CAPBSET_DROP: Final = 24
 PR_SET_CHILD_SUBREAPER: Final = 36
 PR_SET_NO_NEW_PRIVS: Final = 38
+CAPABILITIES_MAX: Final = 64  # numbers that the kernel may know
+
+CLONE_NEWNS: Final = 0x0002_0000
+CLONE_NEWIPC: Final = 0x0800_0000
+CLONE_NEWUSER: Final = 0x1000_0000
+CLONE_NEWPID: Final = 0x2000_0000
+
+MS_RDONLY: Final = 1
+MS_NOSUID: Final = 2
+MS_NODEV: Final = 4
+MS_NOEXEC: Final = 8
+MS_REMOUNT: Final = 32
+MS_BIND: Final = 4096
+MS_REC: Final = 16_384
+MS_UNBINDABLE: Final = 1 << 17
+MS_PRIVATE: Final = 1 << 18
+MS_SLAVE: Final = 1 << 19
+_MNT_DETACH: Final = 2
+_AT_FDCWD: Final = -100
+_AT_RECURSIVE: Final = 0x8000
+_SYS_MOUNT_SETATTR: Final = 442  # the same on all architectures
+_SYS_KEYCTL: Final = {"x86_64": 250, "aarch64": 219}
+_KEYCTL_JOIN_SESSION_KEYRING: Final = 1
+_CAPABILITY_VERSION_3: Final = 0x2008_0522
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def boot_time_us() -> int:
@@ -24,8 +54,93 @@ def boot_time_us() -> int:
 
 def set_process_option(option: int, value: int) -> None:
     """Call prctl(2), which Python does not wrap."""
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl")
+    _require(_libc.prctl(option, value, 0, 0, 0), "prctl")
+
+
+def _require(result: int, what: str) -> None:
+    """Raise OSError if a call has failed."""
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)
+
+
+# Rights
+
+
+def become(uid: int | None, gid: int | None) -> None:
+    """Take on a user, if one is named, without other groups, and give up all capabilities.
+
+    They are given up for good: no program that this process executes gains any right.
+    """
+    for number in range(CAPABILITIES_MAX):
+        if _libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0) != 0:
+            break  # the kernel knows no more, or this process may not drop them
+    if uid is not None and gid is not None:
+        os.setgroups([])
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
+        if (uid,) * 3 != os.getresuid() or (gid,) * 3 != os.getresgid():
+            raise OSError(errno.EINVAL, "the user has not changed")  # -1 is a user id, too
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    _require(_libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
+    set_process_option(PR_SET_NO_NEW_PRIVS, 1)
+
+
+def leave_keyring() -> None:
+    """Replace the inherited session keyring, in which the agent may have keys."""
+    number = _SYS_KEYCTL.get(os.uname().machine)
+    if number is not None:
+        _libc.syscall(number, _KEYCTL_JOIN_SESSION_KEYRING, None)
+
+
+# Namespaces and mounts
+
+
+def unshare(flags: int) -> None:
+    """Put this process, or with CLONE_NEWPID its children, into new namespaces."""
+    _require(_libc.unshare(flags), "unshare")
+
+
+def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
+    """Call mount(2)."""
+    result = _libc.mount(
+        source.encode(),
+        os.fsencode(target),
+        None if kind is None else kind.encode(),
+        ctypes.c_ulong(flags),
+        options.encode(),
+    )
+    _require(result, target)
+
+
+class _MountAttributes(ctypes.Structure):
+    _fields_ = [
+        ("attr_set", ctypes.c_uint64),
+        ("attr_clr", ctypes.c_uint64),
+        ("propagation", ctypes.c_uint64),
+        ("userns_fd", ctypes.c_uint64),
+    ]
+
+
+def make_read_only(target: str) -> None:
+    """Make a mount and all mounts below it read-only; needs Linux 5.12."""
+    attributes = _MountAttributes(attr_set=MS_RDONLY)
+    path, size = os.fsencode(target), ctypes.sizeof(attributes)
+    result = _libc.syscall(
+        _SYS_MOUNT_SETATTR, _AT_FDCWD, path, _AT_RECURSIVE, ctypes.byref(attributes), size
+    )
+    _require(result, target)
+
+
+def enter_root(root: str) -> None:
+    """Make a mount the root of this process's mount namespace, and drop the old root."""
+    os.chdir(root)
+    _require(_libc.pivot_root(b".", b"."), "pivot_root")
+    _require(_libc.umount2(b".", _MNT_DETACH), "umount2")
+    os.chdir("/")
+
+
+# Processes
 
 
 def list_descendants(root: int) -> list[int]:
@@ -70,10 +185,29 @@ def send_signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
+def kill_user(uid: int) -> None:
+    """Kill all processes of a user at once, as only that user can; needs root."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setresuid(uid, uid, uid)
+            os.kill(-1, signal.SIGKILL)  # all that it may signal, but itself
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+
 class Cgroup:
     """The cgroup of a job's process; `path` is None if none could be created."""
 
-    def __init__(self, path: str | None, memory_mib: int) -> None:
+    def __init__(
+        self,
+        path: str | None,
+        *,
+        memory_mib: int = 0,
+        cpu_milli: int = 0,
+        processes_max: int = 0,
+    ) -> None:
         self.path = path
         self.bounds_memory = False
         if path is None:
@@ -87,6 +221,11 @@ class Cgroup:
             self.bounds_memory = True
             self._write("memory.swap.max", "0")
             self._write("memory.oom.group", "1")
+        if cpu_milli:
+            period_us = 100_000
+            self._write("cpu.max", f"{cpu_milli * period_us // 1_000} {period_us}")
+        if processes_max:
+            self._write("pids.max", str(processes_max))
 
     def _write(self, name: str, text: str) -> bool:
         try:

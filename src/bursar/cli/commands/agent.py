@@ -3,9 +3,10 @@
 import logging
 import os
 import platform
-import pwd
+import re
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
@@ -15,7 +16,19 @@ from bursar.agent import gpus as hardware
 from bursar.agent.checkpoint_cleanup import KEEP_S, CheckpointCleaner, CheckpointLimits
 from bursar.agent.local.cgroups import find_own_cgroup
 from bursar.agent.local.environment import folder_name
-from bursar.agent.local.processes import LocalBackend, ProcessSettings
+from bursar.agent.local.isolation import (
+    ISOLATION_REMEDY,
+    JOB_UIDS,
+    Isolation,
+    describe_gap,
+    find_isolation,
+)
+from bursar.agent.local.processes import (
+    PROCESSES_MAX,
+    LocalBackend,
+    ProcessSettings,
+    default_processes_max,
+)
 from bursar.agent.logs import LogSender
 from bursar.agent.loop import AgentLoop
 from bursar.agent.registration import register_node
@@ -33,7 +46,10 @@ from bursar.wire.agents import NodeRequest
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 CHECKPOINTS_GIB: Final = 100
+UID_MAX: Final = 2**32 - 2
+NICENESS_CHANGE: Final = -10  # relative to jobs: an agent that is late loses their leases
 _WAIT_MS: Final = REPORT_INTERVAL // MILLISECOND
+_log = logging.getLogger("bursar.agent")
 
 
 @app.command()
@@ -96,9 +112,51 @@ def agent(
             " 0: no limit.",
         ),
     ] = CHECKPOINTS_GIB,
-    run_as: Annotated[
-        str | None, typer.Option(metavar="USER", help="User that runs the jobs. Requires root.")
+    job_uids: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIRST-LAST",
+            help="User ids that an agent of root gives to jobs, one to each. They need no names."
+            f" Default: {JOB_UIDS[0]}-{JOB_UIDS[-1]}.",
+        ),
     ] = None,
+    readable: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder that jobs can read, beside those of the system. Repeatable.",
+        ),
+    ] = None,
+    writable: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder that jobs can also write to, if file modes allow it. Repeatable.",
+        ),
+    ] = None,
+    hide: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder that jobs must not see, beside those of the node. Repeatable.",
+        ),
+    ] = None,
+    processes_max: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Maximum processes and threads of a job on this node. 0: no limit."
+            f" Default: {PROCESSES_MAX}, or less on a machine that can have few.",
+        ),
+    ] = None,
+    allow_unisolated_jobs: Annotated[
+        bool,
+        typer.Option(
+            "--allow-unisolated-jobs",
+            help="Run jobs even if this machine allows no isolation. A job can then read the"
+            " agent's key and everything else that its user can read.",
+        ),
+    ] = False,
     cgroup: Annotated[
         Path | None,
         typer.Option(
@@ -138,7 +196,7 @@ def agent(
         labels=sorted(set(label or [])),
     )
     service = _find_service(server or [], plain_http=plain_http)
-    uid, gid = _find_user(run_as)
+    uids = None if job_uids is None else _parse_uids(job_uids)
     parent_cgroup = _find_cgroup(cgroup)
     folder = state or _default_state(pool, name)
     try:
@@ -150,10 +208,14 @@ def agent(
     with state_dir:
         settings = ProcessSettings(
             folder=state_dir.folder,
+            isolation=_find_isolation(state_dir.folder, uids, allow_none=allow_unisolated_jobs),
             checkpoints=checkpoints,
             cgroup=parent_cgroup,
-            uid=uid,
-            gid=gid,
+            hidden=_resolve(hide),
+            readable=_resolve(readable),
+            writable=_resolve(writable),
+            gpu_devices=detected.devices,
+            processes_max=default_processes_max() if processes_max is None else processes_max,
         )
         http = HttpTransport(
             service.urls,
@@ -185,13 +247,17 @@ def _run_agent(
     if not register_node(lambda: http.register(request), stop_event):
         return
     backend = LocalBackend(settings)
+    with suppress(OSError):  # needs root
+        os.nice(NICENESS_CHANGE)
     logs = LogSender(backend.attempts, backend.ended, http.send_log)
     loop = AgentLoop(node, state_dir, backend, http, on_change=logs.wake)
     cleaner = CheckpointCleaner(backend.checkpoints, http.load_finished_jobs, limits)
     for run in (logs.run, cleaner.run):
         threading.Thread(target=run, args=(stop_event,), daemon=True).start()
     print(
-        f"ready: node {node} with {request.gpus} × {request.gpu_type}; stop with Ctrl-C", flush=True
+        f"ready: node {node} with {request.gpus} × {request.gpu_type};"
+        f" jobs have {settings.isolation.describe()}; stop with Ctrl-C",
+        flush=True,
     )
     loop.run(stop_event)
     print("stopped; running jobs continue until their leases expire", flush=True)
@@ -238,16 +304,32 @@ def _split_urls(texts: list[str]) -> list[str]:
     return list(dict.fromkeys(part for part in parts if part))
 
 
-def _find_user(name: str | None) -> tuple[int | None, int | None]:
-    if name is None:
-        return None, None
-    try:
-        user = pwd.getpwnam(name)
-    except KeyError:
-        raise typer.BadParameter(f"no such user: {name}", param_hint="--run-as") from None
+def _find_isolation(folder: Path, uids: range | None, *, allow_none: bool) -> Isolation:
+    """How jobs are kept apart on this machine; refused if they are not, unless that is allowed."""
+    isolation = find_isolation(folder, uids)
+    if not isolation.is_complete and not allow_none:
+        raise LocalProblem(describe_gap(isolation), ISOLATION_REMEDY)
+    if isolation.gap:
+        _log.warning("jobs have %s, because: %s", isolation.describe(), isolation.gap)
+    return isolation
+
+
+def _parse_uids(text: str) -> range:
+    """Parse FIRST-LAST, two user ids."""
+    match = re.fullmatch(r"(\d{1,10})-(\d{1,10})", text, re.ASCII)
+    uids = range(int(match[1]), int(match[2]) + 1) if match else range(0)
+    if not uids or uids[0] == 0 or uids[-1] > UID_MAX:
+        raise typer.BadParameter(
+            f"{text[:40]!r} is no range of user ids: write 1900000000-1900065535",
+            param_hint="--job-uids",
+        )
     if os.geteuid() != 0:
-        raise typer.BadParameter("only root can run jobs as another user", param_hint="--run-as")
-    return user.pw_uid, user.pw_gid
+        raise typer.BadParameter("only root can give jobs user ids", param_hint="--job-uids")
+    return uids
+
+
+def _resolve(folders: list[Path] | None) -> tuple[Path, ...]:
+    return tuple(folder.expanduser().resolve() for folder in folders or ())
 
 
 def _find_cgroup(cgroup: Path | None) -> Path | None:

@@ -1,6 +1,5 @@
 """Starts the local cluster once the service answers, and stops it before the service."""
 
-import shutil
 import sys
 import threading
 import time
@@ -9,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from bursar.agent.local.trees import remove_tree
 from bursar.cli.local_cluster.children import ChildProgram, Children
 from bursar.cli.local_cluster.demo_load.sender import TenantKeys, format_keys
 from bursar.cli.local_cluster.nodes import LocalNode, checkpoint_folder, create_pool, make_agent
@@ -31,6 +31,7 @@ class ServiceAccess:
     url: str
     key: str  # an operator's
     folder: Path
+    allow_unisolated_jobs: bool = False  # on nodes of this machine
 
 
 class LocalCluster:
@@ -86,7 +87,11 @@ class LocalCluster:
     def _make_programs(self) -> list[ChildProgram]:
         with self._connect_operator() as operator:
             create_pool(operator)
-            programs = [make_agent(node, operator, self._service.folder) for node in self._nodes]
+            allow = self._service.allow_unisolated_jobs
+            programs = [
+                make_agent(node, operator, self._service.folder, allow_unisolated_jobs=allow)
+                for node in self._nodes
+            ]
             return [*programs, self._make_demo_load(operator)] if self._demo else programs
 
     def _make_demo_load(self, operator: Client) -> ChildProgram:
@@ -120,7 +125,7 @@ def remove_checkpoints(state: Path, before: float) -> None:
     for org in ORGS:
         for folder in checkpoint_folder(state).glob(f"{org.id}/*"):
             if folder.stat().st_mtime < before:
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_tree(str(folder))
 
 
 def _create_keys(operator: Client, org: DemoOrg) -> TenantKeys:

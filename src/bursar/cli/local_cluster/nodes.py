@@ -1,6 +1,7 @@
 """Nodes on this machine with simulated GPUs. The jobs on them are real processes."""
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from bursar.service.secrets import read_or_create
 POOL: Final = "main"
 NODES_FOLDER: Final = "nodes"  # of the state folder
 DEMO_NODES: Final = "2x8xH100,2x8xA100"
+DEMO_PROGRAMS: Final = Path(__file__).parent / "demo_load" / "jobs"
 NODES_MAX: Final = 32
 SLOTS_PER_GPU: Final = 4  # per GPU, so that jobs can request quarters
 # Memory per GPU in GiB, for jobs that require a minimum.
@@ -83,9 +85,25 @@ def node_folder(node: str, state: Path) -> Path:
     return state / NODES_FOLDER / node
 
 
-def make_agent(node: LocalNode, operator: Client, state: Path, pool: str = POOL) -> ChildProgram:
+def readable_options(*folders: Path) -> tuple[str, ...]:
+    """Options of an agent whose jobs run this Python, and programs in these folders."""
+    paths = (Path(sys.prefix), Path(sys.base_prefix), *folders)
+    return tuple(word for path in paths for word in ("--readable", str(path.resolve())))
+
+
+def make_agent(
+    node: LocalNode,
+    operator: Client,
+    state: Path,
+    pool: str = POOL,
+    *,
+    allow_unisolated_jobs: bool = False,
+) -> ChildProgram:
     """The agent program of a node, with a key for that node only."""
     folder = node_folder(node.name, state)
+    for passable in (folder.parent, folder):  # for jobs without namespaces; files have own modes
+        passable.mkdir(mode=0o711, parents=True, exist_ok=True)
+        passable.chmod(0o711)
     full_name = f"{pool}/{node.name}"
     idempotency_key = f"up:node:{full_name}"
     body = {
@@ -104,7 +122,9 @@ def make_agent(node: LocalNode, operator: Client, state: Path, pool: str = POOL)
             *("--gpus", f"{node.gpus}x{node.gpu_type}", "--state", str(folder / "agent")),
             *("--slots", str(node.slots), "--memory-gib", str(node.memory_gib)),
             # All nodes share this disk, so a job that moves finds its checkpoints.
-            *("--checkpoints", str(checkpoint_folder(state))),
+            *("--checkpoints", str(checkpoint_folder(state)), "--hide", str(state)),
+            *readable_options(DEMO_PROGRAMS),
+            *(("--allow-unisolated-jobs",) if allow_unisolated_jobs else ()),
         ),
         environment={"BURSAR_URL": operator.url, "BURSAR_KEY": key},
         log=folder / "agent.log",

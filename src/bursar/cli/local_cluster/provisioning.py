@@ -4,11 +4,11 @@ A node starts after the delay of its offer. Nothing is stored: after a restart t
 orders its nodes again.
 """
 
-import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from bursar.agent.local.trees import remove_tree
 from bursar.cli.local_cluster.children import Children
 from bursar.cli.local_cluster.nodes import NODES_MAX, LocalNode, make_agent, node_folder
 from bursar.client import Client, Problem
@@ -20,8 +20,9 @@ from bursar.service.pools.provisioning import NotDone, ProviderAnswer
 class LocalProvisioner:
     """A provisioner of nodes with simulated GPUs."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, allow_unisolated_jobs: bool = False) -> None:
         self._folder = folder
+        self._allow_unisolated_jobs = allow_unisolated_jobs
         self._names: dict[str, dict[str, str]] = {}  # by pool and order: of programs
         self._children: Children | None = None
         self._operator: Callable[[], Client] | None = None
@@ -45,7 +46,8 @@ class LocalProvisioner:
         )
         try:
             with operator() as client:
-                program = make_agent(node, client, self._folder, pool)
+                allow = self._allow_unisolated_jobs
+                program = make_agent(node, client, self._folder, pool, allow_unisolated_jobs=allow)
         except Problem as problem:
             raise NotDone(str(problem)) from problem
         # A node that was already there starts without delay.
@@ -62,7 +64,7 @@ class LocalProvisioner:
             name = self._names.get(pool, {}).get(order.id)
         if name is not None and not children.remove(name):
             return ProviderAnswer(None)
-        shutil.rmtree(node_folder(order.node.id, self._folder), ignore_errors=True)
+        remove_tree(str(node_folder(order.node.id, self._folder)))
         with self._lock:
             self._names.get(pool, {}).pop(order.id, None)
         return ProviderAnswer(ProviderReply.REMOVED)

@@ -18,6 +18,7 @@ from uuid import uuid4
 from rich.console import Console
 
 from bursar.cli.credentials import KEY_VARIABLE, URL_VARIABLE
+from bursar.cli.local_cluster.nodes import readable_options
 from bursar.cli.walkthrough.event_log import EventLog
 from bursar.cli.walkthrough.format import TextPage
 from bursar.client import Client, Problem
@@ -146,6 +147,9 @@ class Stage:
                     *(sys.executable, "-P", "-m", "bursar", "agent", "--pool", self.pool),
                     *("--node", "n1", "--gpus", f"{gpus}x{self.gpu}"),
                     *("--server", self.client.url, "--state", str(self.folder / "node")),
+                    *readable_options(),
+                    # The jobs are this program's own, unless the service has other users.
+                    *(() if URL_VARIABLE in os.environ else ("--allow-unisolated-jobs",)),
                 ],
                 env={**os.environ, KEY_VARIABLE: self.node_key},
                 stdout=log,
