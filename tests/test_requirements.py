@@ -80,7 +80,7 @@ def test_every_requirement_has_a_row_and_each_test_named_there_exists() -> None:
     assert [] == complaints(PAGE.read_text())
 
 
-def test_what_is_being_built_is_shown() -> None:
+def test_every_requirement_of_the_built_parts_has_a_test() -> None:
     """The ledger, its library and the budgets have a test for every row."""
     open_rows = [row.id for row in rows_in(PAGE.read_text()) if row.shown_by.strip() == NOT_YET]
 

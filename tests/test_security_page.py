@@ -40,7 +40,7 @@ def complaints(page: str) -> list[str]:
     return found + [f"no {test} in {path}" for path, test in elsewhere if absent(path, test)]
 
 
-def test_every_row_is_tried_or_says_when_it_will_be() -> None:
+def test_every_threat_has_a_test_or_is_planned() -> None:
     """All forty, and each test that is named exists (N4)."""
     assert [] == complaints(PAGE.read_text())
 

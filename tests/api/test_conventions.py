@@ -134,8 +134,8 @@ def test_every_number_has_a_unit_in_its_name() -> None:
     assert numbers > 200
 
 
-def test_every_object_says_which_fields_it_has() -> None:
-    """An object of any fields could hide times and amounts; those that exist are listed here."""
+def test_every_object_declares_its_fields() -> None:
+    """An object with any fields could hide times and amounts; the exceptions are listed here."""
     free = {
         f"{schema}.{field}"
         for schema, field, inner in fields()

@@ -157,7 +157,7 @@ def test_credits_for_a_gpu_type_that_no_pool_has_do_not_count(stage: Stage) -> N
 
 
 def test_credits_for_a_gpu_type_whose_nodes_are_drained_count(stage: Stage) -> None:
-    """They come back: it waits for them, as if it had asked for that type alone (M1, S10)."""
+    """The nodes may return: the job waits, as if it had requested that type alone (M1, S10)."""
     pool, dear = stage.pool("a", 1), f"D{stage.gpu_type}"
     org = stage.org()
     rates = [
@@ -218,7 +218,7 @@ def test_job_that_no_pool_could_run_is_refused_before_its_hold(stage: Stage) -> 
 
 
 def test_a_pool_whose_nodes_are_drained_is_the_last_choice(stage: Stage) -> None:
-    """It waits there, and nobody says never."""
+    """The job waits there, and is not refused."""
     pool = stage.pool("a", 2)
     org = stage.org()
     stage.operator.post(f"/pools/{pool}/nodes/n1/state", {"state": "draining"})

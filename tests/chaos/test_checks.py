@@ -43,7 +43,7 @@ def sound() -> tuple[Books, list[Run], Score]:
     return books, runs, Score(submitted={"key": {"a"}})
 
 
-def test_nothing_is_told_of_what_is_sound() -> None:
+def test_a_sound_deployment_has_no_problems() -> None:
     assert [] == wrong(*sound())
 
 
@@ -89,7 +89,7 @@ BROKEN: dict[str, Break] = {
 
 
 @pytest.mark.parametrize("told", BROKEN)
-def test_a_broken_promise_is_told(told: str) -> None:
+def test_each_broken_promise_is_reported(told: str) -> None:
     assert any(told in one for one in wrong(*BROKEN[told](*sound())))
 
 

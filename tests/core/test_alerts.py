@@ -85,7 +85,7 @@ def kinds(event: Event) -> list[AlertKind]:
     return [found.alert.kind for found in alerts_for_event(ORG, event)]
 
 
-def test_a_threshold_is_told_once_each() -> None:
+def test_each_threshold_raises_one_alert() -> None:
     """The same crossing is the same alert, the next one another."""
     [one], [same], [next] = (alerts_for_event(ORG, crossed(count)) for count in (1, 1, 2))
 
@@ -94,8 +94,8 @@ def test_a_threshold_is_told_once_each() -> None:
     assert one.id == same.id != next.id
 
 
-def test_debt_is_told_once_for_a_hold() -> None:
-    """However often its meter is read afterwards; absorbed usage is an alert of its own."""
+def test_debt_of_a_hold_raises_one_alert() -> None:
+    """However often its meter is read afterwards; absorbed usage is another alert."""
     [first] = alerts_for_event(ORG, charged(5, 0))
     [later] = alerts_for_event(ORG, charged(6, 0, NOW + DAY))
 
@@ -105,7 +105,7 @@ def test_debt_is_told_once_for_a_hold() -> None:
     assert [] == kinds(charged(0, 0))
 
 
-def test_a_debt_that_was_booked_is_told() -> None:
+def test_a_booked_debt_raises_an_alert() -> None:
     """It belongs to no hold."""
     debt = Debt(
         id=DebtId("d"), account=AccountId("team"), hold=None, owed=5, booked_at=NOW, total=5
@@ -147,7 +147,7 @@ def test_a_runway_is_short_below_its_days(runs_out_at: Instant, told: bool) -> N
         )
 
 
-def test_an_alert_that_is_over_says_since_when_it_was() -> None:
+def test_a_recovered_alert_has_the_time_of_its_beginning() -> None:
     alert = find_standing_alert(LOW, "rule", balance(1))
     assert alert is not None
 
@@ -197,8 +197,8 @@ def test_an_occasion_has_one_id() -> None:
     assert alert_id(ORG, AlertKind.DEBT, "h", -5) == alert_id(ORG, AlertKind.DEBT, "h", 0)
 
 
-def test_what_an_org_keeps_is_told_to_nobody_but_its_alerts() -> None:
-    """Keys and the like are its own affair."""
+def test_settings_are_not_sent_to_webhooks_except_alerts() -> None:
+    """Keys and the like are private."""
     body = make_expiry_alert(EXPIRY, None, "g", "team", NOW + DAY, 5).body
 
     def kept(kind: str, body: str | None) -> SettingSet:

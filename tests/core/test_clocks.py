@@ -11,8 +11,8 @@ from bursar.core.clocks import VectorClock
 CLOCKS = st.dictionaries(st.sampled_from("abc"), st.integers(0, 3)).map(VectorClock)
 
 
-def test_a_clock_knows_what_it_was_told() -> None:
-    """Regions not named count nothing, and zeros are not told apart from them (L19)."""
+def test_a_clock_has_the_counts_it_was_made_with() -> None:
+    """Regions that are not named count 0, and equal those with a count of 0 (L19)."""
     clock = VectorClock({"us": 2, "eu": 1, "ap": 0})
 
     assert (2, 0, 0) == (clock["us"], clock["ap"], clock["nowhere"])

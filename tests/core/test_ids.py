@@ -53,8 +53,8 @@ def test_a_made_id_ends_as_the_id_of_its_org(org: str, key: str, label: str, at_
     assert org[-8:] == make_id(org, key, label, at_ms)[-8:]
 
 
-def test_an_org_whose_id_ends_in_zeros_leaves_its_ids_to_chance_too() -> None:
-    """Such are the ids of many that were not made by chance: the ending would tell nothing."""
+def test_ids_of_an_org_whose_id_ends_in_zeros_have_random_endings() -> None:
+    """Many ids that were not made at random end in zeros: the ending would not identify the org."""
     org = ORG[:-8] + ZEROS
     endings = {make_id(org, key, "hold", AT_MS)[-8:] for key in ("a", "b", "c")}
 
@@ -83,10 +83,10 @@ def test_the_time_alone_tells_two_makings_apart(
 
 
 @given(st.tuples(orgs, names, names), st.tuples(orgs, names, names), instants, instants)
-def test_what_was_asked_otherwise_is_made_otherwise(
+def test_another_org_key_or_field_gives_another_id(
     one: tuple[str, str, str], other: tuple[str, str, str], first: int, second: int
 ) -> None:
-    """In another org, under another key, or for another part of the request."""
+    """In another org, with another key, or for another field of the request."""
     made = make_id(*one, first), make_id(*other, second)
 
     assert differ_only_in_time(*made) is (one == other)
@@ -101,8 +101,8 @@ def test_makings_differ_by_org_key_and_label() -> None:
 
 
 @pytest.mark.parametrize("at_ms", [LAST_MS + 1, 2**60 + 5])
-def test_a_time_beyond_what_an_id_can_tell_is_told_in_part(at_ms: int) -> None:
-    """It is an id all the same, of the same making."""
+def test_a_time_too_large_for_an_id_is_truncated(at_ms: int) -> None:
+    """It is still a valid id, which differs only in its time."""
     made = make_id(ORG, "key", "hold", at_ms)
 
     assert made == make_id(ORG, "key", "hold", at_ms & LAST_MS)

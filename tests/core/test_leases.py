@@ -53,7 +53,7 @@ def test_a_reading_proves_no_more_than_the_lease_has_lasted() -> None:
         (0, 0, 300_000),  # what is free is told every five minutes
     ],
 )
-def test_an_org_is_told_every_five_minutes_or_hundredth_of_the_hold(
+def test_a_pool_reports_every_five_minutes_or_hundredth_of_the_hold(
     rate: int, hold: int, want: int
 ) -> None:
     """Whichever comes first (D4)."""
@@ -65,10 +65,10 @@ def test_an_org_is_told_every_five_minutes_or_hundredth_of_the_hold(
     milli_gpus=st.integers(1, 10**6),
     hold=st.integers(0, 2**53 - 1),
 )
-def test_an_org_is_told_at_most_a_hundred_times_for_a_hold(
+def test_a_pool_reports_at_most_a_hundred_times_per_hold(
     rate: int, milli_gpus: int, hold: int
 ) -> None:
-    """Besides every five minutes: each message before that is for a hundredth at least (D4)."""
+    """Apart from every five minutes: each earlier message is for at least a hundredth (D4)."""
     every_ms = report_interval_ms(rate, milli_gpus, hold)
 
     assert 1 <= every_ms <= REPORT_INTERVAL_MS

@@ -94,7 +94,7 @@ def test_credits_last_as_long_as_they_cover_the_price(
 
 
 @pytest.mark.parametrize("asked", [(0, 1, 1), (1, 0, 1), (1, 1, -1)])
-def test_what_costs_nothing_has_no_end(asked: tuple[int, int, int]) -> None:
+def test_a_rate_of_zero_can_run_forever(asked: tuple[int, int, int]) -> None:
     with pytest.raises(InvariantBroken, match=rf"^no bound to how long \(rate={asked[0]}\)$"):
         run_ms_for(*asked)
 

@@ -302,10 +302,10 @@ def hits(name: str, ppm: int | None, effective_at: Instant = 0) -> PriceVersion:
         (book(hits("d", 7), hits("later", 8, 11)), book(), 7),
     ],
 )
-def test_a_shared_result_costs_what_the_orgs_version_says_else_the_deployments(
+def test_the_orgs_price_of_a_cached_result_overrides_the_deployments(
     deployment: PriceBook, own: PriceBook, ppm: int
 ) -> None:
-    """Of the versions that are in force; nothing if neither says (S13)."""
+    """By the versions in force; 0 if neither sets it (S13)."""
     assert ppm == hit_ppm_of(deployment, own, 10)
 
 

@@ -5,8 +5,8 @@ import pytest
 from bursar.core.refusal import Code, Fault, InvariantBroken, Refusal, fail_invariant, invariant
 
 
-def test_an_invariant_that_holds_says_nothing() -> None:
-    """The check costs nothing but its time."""
+def test_an_invariant_that_holds_does_not_raise() -> None:
+    """The check has no other effect."""
     invariant(True, "never said", figure=1)
 
 
@@ -18,8 +18,8 @@ def test_a_broken_invariant_tells_its_figures() -> None:
         invariant(False, "draws do not add up", hold="h1", parts=(1, 2))
 
 
-def test_a_contradiction_is_told_without_figures_too() -> None:
-    """Where there are no figures, there are no empty brackets."""
+def test_a_contradiction_without_figures_has_a_message() -> None:
+    """Without figures there are no empty brackets."""
     with pytest.raises(InvariantBroken, match=r"^a state that cannot be$"):
         fail_invariant("a state that cannot be")
     with pytest.raises(InvariantBroken, match=r"^a state that cannot be \(at=5\)$"):
@@ -40,8 +40,8 @@ def test_every_code_is_its_own_name() -> None:
     assert len(Code.__members__) == len(set(Code)), "a name is an alias of another"
 
 
-def test_what_is_unknown_is_said_before_what_cannot_be_paid() -> None:
-    """The order of the codes is the order of the checks: first what is named, last the credits."""
+def test_unknown_ids_are_refused_before_missing_credits() -> None:
+    """The order of the codes is the order of the checks: ids first, credits last."""
     order = list(Code)
 
     assert Code.ACCOUNT_UNKNOWN == order[0]

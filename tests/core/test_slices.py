@@ -278,8 +278,8 @@ def test_without_pools_there_is_nothing_to_divide() -> None:
     assert () == rebalance(gpus(8), [], {}, 0)
 
 
-def test_what_is_free_goes_to_one_pool_after_another() -> None:
-    """Two halves of what a gang needs would start nobody."""
+def test_free_quota_goes_to_one_pool_after_another() -> None:
+    """Two halves of what a gang needs would start no gang."""
     world = World(quota=gpus(8))
     balanced(world, 0, 0)
     for pool in (EAST, WEST):
@@ -310,7 +310,7 @@ def test_a_slice_is_lowered_before_another_is_raised() -> None:
     assert [4, 0, 4] == granted(world)
 
 
-def test_what_is_used_stays_with_its_pool_whoever_has_the_turn() -> None:
+def test_used_quota_stays_with_its_pool() -> None:
     world = World(quota=gpus(8))
     balanced(world, 0, 0)
     east, west = world.pools[EAST], world.pools[WEST]
@@ -364,7 +364,7 @@ def test_a_pool_that_knows_no_slice_of_a_quota_starts_nothing_that_names_it() ->
     assert pool.start(H100)
 
 
-def test_what_a_pool_wants_is_told_until_it_has_it() -> None:
+def test_an_org_needs_division_while_a_pool_wants_more() -> None:
     pool = PoolSide()
     pool.submit(asking(3_000))
     some = Slice(org="org", quota="q", n=1, granted=((GPUS, 2),), limits=((GPUS, 8),))
@@ -378,7 +378,7 @@ def test_what_a_pool_wants_is_told_until_it_has_it() -> None:
     assert {"q": SliceReport(n=3, wanted=wanted)} == pool.counted.report_of("org")
 
 
-def test_too_much_is_told_until_it_is_gone() -> None:
+def test_an_org_needs_division_while_a_pool_uses_too_much() -> None:
     pool = PoolSide()
     pool.submit(asking(3_000, quotas=()))
     assert pool.start(H100)
@@ -415,7 +415,7 @@ def test_a_slice_counts_an_account_with_all_below_it_a_user_or_the_pair(
     assert counts is one.counts(asking(1_000))
 
 
-def test_a_scheduler_is_told_of_a_slice_as_of_a_ceiling() -> None:
+def test_a_slice_is_a_ceiling_of_the_scheduler() -> None:
     one = Slice(org="org", quota="q", granted=((GPUS, 8), (type_key(H100), 4), (JOBS, 2)))
 
     assert Share(ceiling=((ANY_TYPE, 8), (H100, 4)), jobs_max=2) == one.share

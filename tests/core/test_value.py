@@ -38,8 +38,8 @@ def test_only_the_named_fields_change() -> None:
     assert draw == replace(draw)
 
 
-def test_what_follows_from_the_fields_is_worked_out_anew() -> None:
-    """It is not copied."""
+def test_derived_values_are_computed_again_for_a_copy() -> None:
+    """They are not copied."""
     narrow = replace(GrantPolicy(), regions=frozenset({"eu"}))
 
     assert GrantPolicy(regions=frozenset({"eu"})) == narrow

@@ -21,8 +21,8 @@ def clock(eu: int = 0, us: int = 0) -> VectorClock:
     return VectorClock({"eu": eu, "us": us})
 
 
-def test_two_regions_that_spend_the_same_credits_agree_on_who_got_them() -> None:
-    """Each believes it has them; after an exchange both give the same verdicts (L19)."""
+def test_two_regions_that_spend_the_same_credits_agree_which_use_counts() -> None:
+    """Each believes that it has them; after an exchange both give the same verdicts (L19)."""
     eu, us = pair()
     eu.add(100, at=eu.next_clock(), expires=clock(eu=50))
     us.merge(eu)

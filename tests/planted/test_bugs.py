@@ -49,8 +49,8 @@ def test_the_place_is_found_whatever_its_format() -> None:
 
 
 @pytest.mark.parametrize(("text", "times"), [("none of it", 0), ("x + 1, x + 1", 2)])
-def test_a_bug_that_no_longer_fits_is_told(text: str, times: int) -> None:
-    """The tests above can fail: a place that is gone, or that is not the only one, is an error."""
+def test_a_bug_whose_quote_does_not_match_once_is_an_error(text: str, times: int) -> None:
+    """The tests above can fail: a quote that is missing, or occurs twice, is an error."""
     bug = Bug(name="one less", file="f.py", right="x + 1", wrong="x", caught_by=("test_f.py",))
 
     with pytest.raises(ValueError, match=f"occurs {times} times in f.py"):

@@ -232,7 +232,7 @@ def test_an_array_cancelled_before_it_begins_is_finished(field: Field) -> None:
 
 
 def test_one_element_can_be_cancelled_alone(field: Field) -> None:
-    """It is a job like any other; the array goes on, and ends as one of which a part was."""
+    """It is a job like any other; the array continues, and ends as partly cancelled."""
     field.array(elements=2, at_once=1)
     field.jobs.advance_arrays(field.org)
     [first] = field.live()
@@ -271,7 +271,7 @@ def test_an_array_ends_as_the_worst_of_its_elements(
 
 
 def test_an_array_whose_hold_has_ended_submits_no_more_elements(field: Field) -> None:
-    """A hold has a limit, an array's too (L10): then what has not begun never will."""
+    """The hold of an array expires as well (L10): elements that were not added are never added."""
     field.array(elements=3, at_once=1)
     field.jobs.advance_arrays(field.org)
     [first] = field.live()

@@ -266,8 +266,8 @@ def test_garbage_is_collected_between_batches_only(connection: Connection) -> No
     assert [False, False] == collects
 
 
-def test_what_is_in_memory_is_not_loaded_again(connection: Connection) -> None:
-    """A second hold looks up its own name, and nothing else."""
+def test_rows_in_memory_are_not_loaded_again(connection: Connection) -> None:
+    """A second hold looks up its own id, and nothing else."""
     desk = Desk(connection)
     desk.opens()
     desk.asks(desk.reserve("h1", 100))

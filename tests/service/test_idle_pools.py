@@ -111,10 +111,10 @@ def _threads() -> list[str]:
 
 
 @pytest.mark.slow
-def test_who_stands_by_takes_over_a_pool_that_was_at_rest(
+def test_a_standby_takes_over_a_pool_that_was_at_rest(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though the process that was told of the job has ended before it led (S11)."""
+    """Though the process that received the job has ended before it led (S11)."""
     monkeypatch.setattr(leader, "REST_AFTER_S", 0.0)
     with connected(url) as connection:
         [name] = made(connection, 1)
@@ -132,10 +132,10 @@ def _known(pools: Pools, name: str) -> set[str]:
     return pools.handles[name].look(lambda pool: {job for _, job in pool.jobs})
 
 
-def test_what_others_do_in_a_pool_at_rest_is_known(
+def test_changes_of_a_resting_pool_by_other_processes_are_read(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asks this process about its nodes is told what is so (D4)."""
+    """Queries about its nodes get the current state (D4)."""
     monkeypatch.setattr(leader, "REST_AFTER_S", 0.0)
     with connected(url) as connection, connected(url) as other:
         [name] = made(connection, 1)
@@ -223,8 +223,10 @@ def test_a_silent_node_of_a_pool_at_rest_is_dead(connection: Connection) -> None
     assert (NodeState.DEAD, 20_000, 0) == read_states(), "a transaction reads the same time"
 
 
-def test_who_needs_a_leader_has_one(connection: Connection, resting: Resting) -> None:
-    """Though nothing waits or runs: nodes are to be given back, say."""
+def test_a_resting_pool_is_led_while_a_caller_needs_a_leader(
+    connection: Connection, resting: Resting
+) -> None:
+    """Even without jobs, such as while nodes are being returned."""
     assert None is resting.leading._turn()
     resting.other.request_leader()
     assert None is not resting.other._turn()
@@ -242,10 +244,8 @@ def test_a_question_does_not_lead(connection: Connection, resting: Resting) -> N
     assert 1 == row_of(connection, resting.pool).epoch
 
 
-def test_what_came_while_a_question_was_answered_is_decided(
-    connection: Connection, resting: Resting
-) -> None:
-    """The answer is given by a cluster that has caught up: that was no round."""
+def test_a_change_during_a_query_causes_a_round(connection: Connection, resting: Resting) -> None:
+    """The query is answered by an updated cluster, but that is no round."""
     resting.handle.receive([envelope(resting.handle, "first", asking())])
     submits = [envelope(resting.handle, "second", asking())]
 
@@ -332,10 +332,8 @@ def test_a_connection_that_is_lost_takes_the_others_with_it(
         connections.close_idle(0.0)
 
 
-def test_who_cannot_connect_leaves_room_for_others(
-    database_url: str, connection: Connection
-) -> None:
-    """A connection that did not come about is not counted."""
+def test_a_failed_connection_does_not_count(database_url: str, connection: Connection) -> None:
+    """Other lanes can still connect."""
     answers = iter([True, False])
 
     def connect() -> Connection:

@@ -45,14 +45,14 @@ class Counting(PoolHandle):
 
 
 @pytest.mark.parametrize("another_led", [False, True], ids=["it leads", "another has led since"])
-def test_what_comes_is_placed_without_another_word(
+def test_a_leader_places_jobs_without_renewing_its_term_each_time(
     another_led: bool,
     database_url: str,
     connection: Connection,
     pool: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two jobs, one after the other, in a term that lasts; who was denied asks again (S11)."""
+    """Two jobs, one after the other, within a term; after a denial it renews the term (S11)."""
     monkeypatch.setattr(leader, "RENEW_INTERVAL_S", 600.0)
     ears, node = Ears(), Node1()
     with open_pool(lambda: connected(database_url), PoolReplica(pool, ears)) as handle:
@@ -103,10 +103,10 @@ def test_a_question_during_a_transaction_is_answered_at_the_time_of_the_cluster(
         assert before <= slow.result(60)
 
 
-def test_who_asks_while_nobody_can_lead_is_told_so(
+def test_a_query_fails_while_the_database_is_unreachable(
     database_url: str, pool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An answer that would not come is no answer: whoever waits for it may wait for ever (S14)."""
+    """Otherwise its caller might wait forever (S14)."""
     monkeypatch.setattr(leader, "RENEW_INTERVAL_S", 0.01)
     limits = Limits(lanes=1, unreachable_s=0.2)
     with (
@@ -124,8 +124,8 @@ def test_who_asks_while_nobody_can_lead_is_told_so(
         eventually(fails, "it is told")
 
 
-def test_who_asks_a_leader_that_leaves_is_told_so(database_url: str, pool: str) -> None:
-    """Before it has left, or after: nobody is at work there who could answer."""
+def test_a_query_to_a_stopping_leader_fails(database_url: str, pool: str) -> None:
+    """Before it has stopped and after it: no thread could answer."""
     with open_pool(lambda: connected(database_url), PoolReplica(pool, Ears())) as handle:
         leaving = Slow(handle)
         with PoolLeader(leaving, POLICY, "one") as leading:

@@ -176,10 +176,10 @@ def waits(connection: Connection, pool: str) -> bool:
 # Many at once
 
 
-def test_what_is_asked_at_once_is_one_transaction(
+def test_requests_that_arrive_together_share_one_transaction(
     database_url: str, connection: Connection, pool: str
 ) -> None:
-    """However many have asked while the one before was under way (D3)."""
+    """However many arrived during the transaction before (D3)."""
     nodes = [Node1(NodeId(f"n{number}")) for number in range(MANY)]
     with open_pool(lambda: connected(database_url), PoolReplica(pool, Ears())) as handle:
         begin(handle, *nodes)
@@ -195,10 +195,10 @@ def test_what_is_asked_at_once_is_one_transaction(
     assert before + 2 == version(connection, pool)
 
 
-def test_who_contradicts_what_is_known_spoils_nobody_elses_asks(
+def test_an_impossible_message_fails_only_its_own_request(
     database_url: str, connection: Connection, pool: str
 ) -> None:
-    """A job that begins with its withdrawal is a bug of its sender, which is told (D3)."""
+    """A job whose first message is a cancellation is a bug of its sender (D3)."""
     node = Node1()
     with (
         open_pool(lambda: connected(database_url), PoolReplica(pool, Ears())) as handle,
@@ -221,10 +221,10 @@ def test_who_contradicts_what_is_known_spoils_nobody_elses_asks(
         assert [key("good")] == handle.look(lambda known: list(known.jobs))
 
 
-def test_who_had_to_wait_sees_what_it_waited_for(
+def test_a_transaction_that_waited_for_the_lock_sees_the_changes_before_it(
     database_url: str, connection: Connection, pool: str
 ) -> None:
-    """Though lock, time and all the rest are sent in one go (D3, D5)."""
+    """Though lock, time and queries are sent together (D3, D5)."""
     node, clock = Node1(), Clock()
     with kept_at(database_url, pool, clock) as handle, ThreadPoolExecutor(1) as beside:
         begin(handle, node)
@@ -246,10 +246,10 @@ def test_who_had_to_wait_sees_what_it_waited_for(
     assert [True] == [order.stop for order in orders.leases]
 
 
-def test_what_has_happened_is_told_to_whoever_waits_for_it(
+def test_the_listener_is_notified_of_changes_messages_and_orders(
     database_url: str, connection: Connection, pool: str
 ) -> None:
-    """A change, a message, an order: each once, and nothing when nothing has."""
+    """Of each once, and of nothing if nothing has changed."""
     ears, node = Ears(), Node1()
     with connected(database_url) as own:
         handle = pool_on_connection(own, PoolReplica(pool, ears, Clock()))
@@ -273,11 +273,10 @@ def test_what_has_happened_is_told_to_whoever_waits_for_it(
         assert [] == ears.heard
 
 
-def test_what_others_have_ordered_is_told_to_whoever_waits_here(
+def test_orders_of_another_process_wake_reports_that_wait_here(
     database_url: str, connection: Connection, pool: str
 ) -> None:
-    """A node that waits at a process which does not lead need not wait for its next report: that
-    process calls it as soon as it has caught up, once for each lease and for each stop."""
+    """A node that waits at a process that does not lead gets new leases and stops at once."""
     ears, node = Ears(), Node1()
     with kept_at(database_url, pool) as leader, connected(database_url) as own:
         begin(leader, node)
@@ -296,7 +295,7 @@ def test_what_others_have_ordered_is_told_to_whoever_waits_here(
         assert {N1} == ears.nodes
 
 
-def test_run_time_that_is_told_after_the_end_is_kept(
+def test_run_time_that_is_reported_after_the_end_is_stored(
     database_url: str, connection: Connection, pool: str
 ) -> None:
     """Nothing else of the lease changes then (M4)."""
@@ -321,8 +320,8 @@ def test_run_time_that_is_told_after_the_end_is_kept(
     assert [(15_000, 15_000, 15_000)] == found.fetchall()
 
 
-def test_a_pool_that_is_not_there_is_told(database_url: str) -> None:
-    """And is not made by asking."""
+def test_an_unknown_pool_is_an_error(database_url: str) -> None:
+    """Asking for it does not create it."""
     with kept_at(database_url, "nowhere") as handle, pytest.raises(PoolUnknown):
         handle.expire()
 
@@ -409,10 +408,10 @@ def test_two_processes_know_of_each_other(
     assert len(two.jobs) > 20
 
 
-def test_who_is_far_behind_reads_everything(
+def test_a_process_that_is_far_behind_reads_everything_again(
     database_url: str, connection: Connection, pool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which rows have changed is known for so many transactions only."""
+    """The list of changed rows covers only a number of transactions."""
     monkeypatch.setattr(writer, "VERSIONS_KEPT", 4)
     monkeypatch.setattr(writer, "TIDY", 2)
     node = Node1()
@@ -435,10 +434,10 @@ def test_who_is_far_behind_reads_everything(
 # Memory
 
 
-def test_who_is_asked_about_is_known_although_a_leader_follows_meanwhile(
+def test_a_finished_job_stays_in_memory_during_a_transaction_about_it(
     database_url: str, pool: str
 ) -> None:
-    """A leader forgets what is over; not under a transaction that is about it (M4)."""
+    """A leader drops finished jobs, but not those that a transaction reads (M4)."""
     clock, node = Clock(), Node1()
     with connected(database_url) as own:
         kept = PoolReplica(pool, Ears(), clock)
@@ -487,14 +486,14 @@ def test_looking_does_not_wait_for_the_database(
         assert (1, 0) == (looks.result(), catches_up.result())
 
 
-def test_memory_that_contradicts_the_rows_is_read_anew(
+def test_memory_that_contradicts_the_rows_is_read_again(
     database_url: str,
     connection: Connection,
     pool: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Else whatever it was wrong about would fail for as long as the process lives."""
+    """Otherwise its requests would fail as long as the process lives."""
     monkeypatch.setattr(pool_module, "FRESH_READ_S", 0.0)
     node, other = Node1(), Node1(N2)
     with open_pool(lambda: connected(database_url), PoolReplica(pool, Ears(), Clock())) as handle:
@@ -549,7 +548,7 @@ def test_nothing_is_remembered_across_connections(
         assert handle.look(lambda known: known.machines[N1].wrong_clock)
 
 
-def test_what_may_have_been_written_is_asked_again_and_happens_once(
+def test_a_transaction_with_an_unknown_outcome_is_repeated_and_takes_effect_once(
     database_url: str, connection: Connection, pool: str
 ) -> None:
     """The answer to every second commit is lost: messages, reports, terms, placements (D3)."""
@@ -581,11 +580,10 @@ def test_what_may_have_been_written_is_asked_again_and_happens_once(
     assert (2,) == told.fetchone(), "each start is told once"
 
 
-def test_who_stands_still_in_the_middle_of_a_transaction_holds_up_nobody_for_long(
+def test_a_process_that_is_suspended_in_a_transaction_does_not_block_its_pool(
     database_url: str, connection: Connection, pool: str
 ) -> None:
-    """A process that was stopped, or whose machine is gone, has the pool's row: another leads and
-    nodes are heard all the same, before leases run out; what was under way is done again (S11)."""
+    """Its lock ends before leases expire: another process leads, and nodes report (S11)."""
     assert (
         LEADER_TERM // 1_000
         < POOL_TIMEOUTS.idle_in_transaction_ms
@@ -616,10 +614,10 @@ def test_who_stands_still_in_the_middle_of_a_transaction_holds_up_nobody_for_lon
     lent.close_idle(0.0)
 
 
-def test_who_reads_a_large_pool_for_the_first_time_may_take_its_time(
+def test_the_first_read_of_a_large_pool_has_no_short_timeout(
     database_url: str, connection: Connection, pool: str
 ) -> None:
-    """Else it would be cut off in the middle, and begin again, for ever."""
+    """Otherwise it would be cut off and repeated forever."""
     hasty = Timeouts(idle_in_transaction_ms=500, transaction_ms=60_000)
     with limited(database_url, hasty) as own:
         backend = own.info.backend_pid
@@ -675,10 +673,10 @@ def test_a_job_withdrawn_while_its_place_was_decided_gets_none(
     assert (Denied.NOT_QUEUED,) == written.denied
 
 
-def test_whoever_leads_next_knows_for_whom_gpus_were_freed(
+def test_the_next_leader_knows_earmarks(
     database_url: str, connection: Connection, pool: str
 ) -> None:
-    """Who stands by, and who has just started: it is kept in the job's row (S5, S11)."""
+    """Both a standby and a new process: they are stored in the job's row (S5, S11)."""
     with kept_at(database_url, pool) as one, kept_at(database_url, pool) as two:
         begin(one, Node1())
         placed(one, "victim")
@@ -702,10 +700,10 @@ def test_whoever_leads_next_knows_for_whom_gpus_were_freed(
     assert [(0,)] == connection.execute(sql, [pool]).fetchall()
 
 
-def test_who_may_be_tried_again_later_is_although_nothing_else_happens(
+def test_a_job_that_backs_off_is_retried_without_another_change(
     database_url: str, connection: Connection, pool: str
 ) -> None:
-    """A job that was lost at its start waits a moment; it passes without any news (S10)."""
+    """After a loss at its start it waits; the end of the wait causes a round (S10)."""
     clock, node = Clock(), Node1()
     with kept_at(database_url, pool, clock) as handle:
         leads = PoolLeader(handle, POLICY, "one")
@@ -856,10 +854,10 @@ class Refusing(PoolHandle):
 
 
 @pytest.mark.slow
-def test_what_could_not_be_written_is_decided_again(
+def test_decisions_that_were_not_written_are_made_again(
     database_url: str, connection: Connection, pool: str
 ) -> None:
-    """A leader that has carried something out in its memory alone forgets it (S11)."""
+    """A leader discards a cluster that contains decisions that were not written (S11)."""
     with open_pool(lambda: connected(database_url), PoolReplica(pool, Ears())) as handle:
         node = Node1()
         begin(handle, node)

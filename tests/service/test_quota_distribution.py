@@ -203,8 +203,8 @@ def test_an_account_has_no_more_than_its_quota_in_all_pools_together(world: Worl
     assert {"w"} < {job[0] for *_, job in world.running()} | {"e"}
 
 
-def test_a_job_over_a_quota_waits_and_is_told_which(world: World) -> None:
-    """With the reason of a ceiling (B4)."""
+def test_a_job_over_a_quota_waits_with_the_quota_as_reason(world: World) -> None:
+    """As for a ceiling (B4)."""
     one = Process(world, world.plain)
     pool, _ = one.pools.values()
     world.quota(jobs_running_max=1, gpus_max_by_type={"H100": 3})
@@ -239,8 +239,8 @@ def test_a_lowered_quota_kills_nothing_and_starts_nothing(world: World) -> None:
     assert 3 == len(world.running()), "all that is left"
 
 
-def test_a_new_pool_starts_nothing_before_it_has_heard_of_the_quota(world: World) -> None:
-    """Jobs name the quotas that count them: a pool that knows none of it waits."""
+def test_a_new_pool_starts_nothing_before_it_has_its_slice(world: World) -> None:
+    """Jobs name the quotas that count them, so the pool knows that it lacks a slice."""
     one = Process(world, world.plain)
     pool, _ = one.pools.values()
     world.quota(gpus_max=3)
@@ -252,8 +252,8 @@ def test_a_new_pool_starts_nothing_before_it_has_heard_of_the_quota(world: World
     assert 1 == len(world.running())
 
 
-def test_what_a_leader_decides_by_an_older_slice_is_denied(world: World) -> None:
-    """The transaction that writes it knows the newer one."""
+def test_a_decision_by_an_older_slice_is_denied(world: World) -> None:
+    """The transaction that writes it knows the newer slice."""
     one = Process(world, world.plain)
     pool, _ = one.pools.values()
     world.quota(gpus_max=3)
@@ -298,8 +298,8 @@ def granted(pool: PoolHandle, org: str) -> dict[str, int]:
     return pool.look(lambda kept: dict(kept.quota_usage.slices[org]["q"].granted))
 
 
-def test_whoever_leads_next_knows_what_users_have_had(world: World, database_url: str) -> None:
-    """A process that follows, and one that begins with nothing (S3)."""
+def test_the_next_leader_knows_past_usage(world: World, database_url: str) -> None:
+    """Both a standby and a new process (S3)."""
     one = Process(world, world.plain)
     name, _ = world.pools
     with connected(database_url) as connection:
@@ -356,10 +356,10 @@ def scene(world: World, process: Process) -> None:
     process.rounds()
 
 
-def test_an_org_whose_quotas_cannot_be_divided_holds_up_no_other(
+def test_an_org_whose_quotas_cannot_be_divided_delays_no_other(
     world: World, database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Somebody else has it locked, say: those behind it are served (B4)."""
+    """Another process has it locked: the orgs after it are served (B4)."""
     blocked = new_org(world.plain)
     world.quota(gpus_max=3)
     world.set(blocked, "quota", "q", {"account_id": "root", "gpus_max": 3})

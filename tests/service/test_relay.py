@@ -661,7 +661,7 @@ def test_messages_of_stopped_processes_are_delivered_under_load(
 
 
 def test_a_cancelled_job_whose_worker_is_lost_does_not_run_again(connection: Connection) -> None:
-    """Though it could: nobody wants it any more (M3)."""
+    """Though it could be requeued: it was cancelled (M3)."""
     stage = Stage(connection, Plan(requeues=1))
     lease = stage.lease()
     stage.reports(lease.fence, 0)

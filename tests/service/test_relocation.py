@@ -250,7 +250,7 @@ def test_a_job_that_is_cancelled_on_its_way_goes_nowhere(connection: Connection)
     assert () == contradictions(connection)
 
 
-def test_one_that_is_cancelled_where_it_went_is_over_there(connection: Connection) -> None:
+def test_a_moved_job_that_is_cancelled_ends_in_its_new_pool(connection: Connection) -> None:
     one = submitted(connection)
     one.leave("job")
     one.relay.round()
@@ -261,8 +261,8 @@ def test_one_that_is_cancelled_where_it_went_is_over_there(connection: Connectio
     assert () == contradictions(connection)
 
 
-def test_what_is_set_aside_on_the_way_goes_with_it(connection: Connection) -> None:
-    """Told to the one pool, or to the other, or with the enqueue: never lost, never twice (M1)."""
+def test_a_hold_that_grows_during_a_move_is_reported_once(connection: Connection) -> None:
+    """To the old pool, to the new one, or with the `Enqueue`: never lost, never twice (M1)."""
     one = submitted(connection)
     one.jobs.extend(one.org, "first", JobId("job"), 1_000)
     one.leave("job")

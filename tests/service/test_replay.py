@@ -253,10 +253,10 @@ def _rounds(connection: Connection, pool: str) -> list[int]:
     return [one.n for one in last if one.kind == "round"][-5:]
 
 
-def test_a_change_that_was_signed_anew_is_found_where_it_was_decided(
+def test_a_changed_decision_with_valid_digests_is_found_by_the_replay(
     connection: Connection, noted: str
 ) -> None:
-    """Whoever makes all digests anew must have decided otherwise, too (S14)."""
+    """Recomputing all digests is not enough: the decisions would differ (S14)."""
     with connection.transaction(force_rollback=True):
         n = _retouched(connection, noted, '"why":"turn"', '"why":"age"')
         found = replay(connection, noted).difference
@@ -334,10 +334,10 @@ def test_an_event_that_was_taken_away_is_found(
         assert (replay(connection, noted).difference or "").startswith(told)
 
 
-def test_what_other_rules_have_decided_is_not_judged(
+def test_windows_of_other_rules_are_not_replayed(
     connection: Connection, noted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its numbers and digests are."""
+    """Their numbers and digests are checked."""
     monkeypatch.setattr("bursar.service.pools.replay.rules_text", lambda: "others")
     found = replay(connection, noted)
 
@@ -382,10 +382,10 @@ def test_an_operator_replays_and_trims(
     assert (1, True) == (told.exit_code, "its pool says" in told.stdout)
 
 
-def test_what_leaders_write_meanwhile_is_no_difference(
+def test_events_written_during_a_replay_are_no_difference(
     connection: Connection, noted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pool at work can be replayed: up to where its stream was when somebody began (S14)."""
+    """A pool in use can be replayed, up to the end of its stream at the beginning (S14)."""
     whole = replay(connection, noted)
     [half] = events.events(connection, noted, whole.last // 2, 1)
     then = events.Stream(events.End(half.n, half.digest), 0)

@@ -132,7 +132,7 @@ def stage(connection: Connection) -> Sharers:
 
 
 def test_one_job_runs_and_its_followers_get_its_result(stage: Sharers) -> None:
-    """They have their holds, and are in no pool; in the end they hold and have spent nothing."""
+    """They have holds, but are in no pool; at the end they hold and have spent nothing."""
     stage.share("a", "b", "c")
 
     assert ["a"] == stage.sent()

@@ -265,7 +265,7 @@ def test_an_interrupted_pass_reports_it(own: Connection) -> None:
     assert 0 == worker_leases.last_done(own, "sweeper")
 
 
-def test_what_is_due_is_found_by_index(own: Connection) -> None:
+def test_due_events_are_found_by_index(own: Connection) -> None:
     """Ten thousand grants that are not due cost nothing (L3)."""
     desk = Desk(own)
     desk.opens()
@@ -362,7 +362,7 @@ def test_an_org_that_cannot_be_swept_is_reported_and_skipped(
 
 
 def test_one_of_two_sweepers_has_the_lease(own: Connection) -> None:
-    """Until it gives it up, or time has passed."""
+    """Until it releases it, or its term has passed."""
     assert worker_leases.take(own, "sweeper", "a", T0, 10)
     assert worker_leases.take(own, "sweeper", "a", T0 + 5, 10), "kept"
     assert not worker_leases.take(own, "sweeper", "b", T0 + 14, 10)

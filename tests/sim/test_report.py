@@ -47,8 +47,8 @@ def test_two_jobs_that_both_want_everything() -> None:
     assert {"paid": [1] * 120 + [0] * 120} == line["jobs_waiting_by_tier"]
 
 
-def test_what_tiers_are_promised() -> None:
-    """Enterprise: a start within 30 seconds; an hour is too long for anybody."""
+def test_promises_of_tiers() -> None:
+    """Enterprise: a start within 30 seconds; an hour is too long for any tier."""
     jobs = [work("a", gpus=8, runs=2 * HOUR, org="x"), work("d", at=2 * HOUR, tier="enterprise")]
     jobs += [work("b", at=MINUTE, tier="enterprise"), work("c", at=90 * MINUTE, tier="enterprise")]
     told = report(lived(*jobs, policy="fifo"))["tiers"]

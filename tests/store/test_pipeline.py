@@ -157,7 +157,7 @@ def test_statements_are_prepared_again_when_the_driver_has_dropped_them(
 
 
 def test_a_connection_whose_prepared_statements_are_gone_is_closed(connection: Connection) -> None:
-    """A pooler may have thrown them away: what is done is a try over a new connection."""
+    """A pooler may have dropped them: the batch is repeated on a new connection."""
     with connection.transaction(), connection.pipeline():
         connection.execute(ROWS, ["{a}", "{1}"])
     connection.execute("deallocate all")
@@ -172,7 +172,7 @@ def test_a_connection_whose_prepared_statements_are_gone_is_closed(connection: C
 def test_a_connection_whose_prepared_statements_have_other_results_is_closed(
     connection: Connection,
 ) -> None:
-    """The plan of a statement is kept, and a migration may have changed what it finds."""
+    """The server stores the plan of a statement, and a migration may have changed its columns."""
     connection.execute("create temporary table t (n int)")
     with connection.transaction(), connection.pipeline():
         connection.execute("select t.*, %s::int from t", [1])

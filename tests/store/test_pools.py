@@ -42,10 +42,10 @@ def check_all(world: FaultWorld, twin: Twin, stale: Memory) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_is_kept_is_what_is_read(connection: Connection, seed: int) -> None:
-    """Every row of every transaction, in worlds that fail, and no constraint ever has to act (D9).
+def test_stored_rows_are_read_back_equal(connection: Connection, seed: int) -> None:
+    """Every row of every transaction in worlds with faults, without a violated constraint (D9).
 
-    A process that was away catches up with what is written meanwhile, and knows the same.
+    A process that was away catches up with what was written meanwhile, and has the same rows.
     """
     world, twin = twins(seed, connection)
     stale, seen = twin.afresh(), 0

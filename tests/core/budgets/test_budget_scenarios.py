@@ -505,8 +505,8 @@ def test_a_hold_of_an_amount_claims_all_of_it() -> None:
     assert 1_000 == org.counted("b")
 
 
-def test_what_a_reading_puts_after_now_counts_in_a_rolling_window_now() -> None:
-    """Or it would lie in slots that nobody looks at, while its claim is gone (B5)."""
+def test_usage_after_now_counts_in_the_current_slot_of_a_rolling_window() -> None:
+    """Otherwise it would be in slots that are never read, while its claim is gone (B5)."""
     org = Org(prices(h100=3_600_000))
     org.issue("g", 10**12)
     org.budget("b", 10**12, PeriodKind.ROLLING, account="org", rolling=DAY)
@@ -520,8 +520,8 @@ def test_what_a_reading_puts_after_now_counts_in_a_rolling_window_now() -> None:
     assert 20 * HOUR_MS == org.counted("b")
 
 
-def test_what_a_reading_puts_after_now_counts_in_the_day_it_falls_in() -> None:
-    """A day that has not begun has its own counter, and will be looked at (B5)."""
+def test_usage_after_now_counts_in_its_own_day() -> None:
+    """A day that has not begun has its own counter, which will be read (B5)."""
     org = Org(prices(h100=3_600_000))
     org.issue("g", 10**12)
     org.budget("b", 10**12, account="org")
@@ -572,8 +572,8 @@ def test_holds_that_are_open_claim_their_part_of_a_new_budget() -> None:
     assert 18_000 == org.counted("each", "bob")
 
 
-def test_claims_of_a_new_budget_are_told_by_user() -> None:
-    """In the order of their names, whosever hold ends first; its first revision is told (B3)."""
+def test_claims_on_a_new_budget_are_recorded_by_user() -> None:
+    """In the order of their names, whichever hold ends first (B3)."""
     org = rich()
     org.reserve("h1", 70, user="bob", until=hours(2))
     org.reserve("h2", 50, user="ann", until=hours(3))
@@ -899,7 +899,7 @@ def thresholds(events: tuple[Event, ...]) -> list[tuple[Instant, int, int]]:
     return [(one.start, one.crossed, one.charged) for one in only(events, ThresholdCrossed)]
 
 
-def test_a_threshold_is_told_once_in_a_period() -> None:
+def test_a_threshold_is_reported_once_in_a_period() -> None:
     """When it is reached; in the next period again (B3, IB6)."""
     org = rich()
     org.budget("b", 100, account="org", hard=False)
@@ -916,8 +916,8 @@ def test_a_threshold_is_told_once_in_a_period() -> None:
     assert [(days(1), 2, 99)] == thresholds(org.charge("h2", 99))
 
 
-def test_a_threshold_is_not_told_again_after_usage_was_undone() -> None:
-    """Reversed and used again in the same period: it has been told (IB6)."""
+def test_a_threshold_is_not_reported_again_after_usage_was_undone() -> None:
+    """Reversed and used again in the same period: it was reported (IB6)."""
     org = rich()
     org.budget("b", 100, account="org")
     org.reserve("h1", 100)
@@ -952,7 +952,7 @@ def test_hard_budgets_tell_their_thresholds_too() -> None:
         assert (user, "b", 1, 100) == (told.user, told.budget, told.crossed, told.limit)
 
 
-def test_a_rolling_window_tells_a_threshold_again_when_the_slot_that_told_it_has_left() -> None:
+def test_a_rolling_window_reports_a_threshold_again_after_its_slot_has_left() -> None:
     """Once while a slot in which it was reported counts (B3)."""
     org = rich()
     org.budget(
@@ -1045,8 +1045,8 @@ def test_usage_from_before_a_budget_is_not_taken_off_it() -> None:
     assert {T0: 30} == tally(org, "b")
 
 
-def test_a_changed_limit_reports_its_thresholds_anew() -> None:
-    """What was reported was reported of other amounts (B3)."""
+def test_a_changed_limit_reports_its_thresholds_again() -> None:
+    """The earlier reports were about other amounts (B3)."""
     org = rich()
     org.budget("b", 100, account="org")
     org.reserve("h1", 100)
@@ -1135,7 +1135,7 @@ def test_a_tier_that_the_org_has_goes_on() -> None:
     assert Code.BUDGET_EXCEEDED == org.refuses(org.asking("h2", 1)).code
 
 
-def test_a_default_budget_whose_limit_was_changed_still_goes_with_its_tier() -> None:
+def test_a_default_budget_with_a_changed_limit_is_still_replaced_with_its_tier() -> None:
     """It stays a budget of the tier (B3)."""
     org = rich()
     [free] = only(org.does(SetTier(tier="free")), BudgetSet)
@@ -1149,8 +1149,8 @@ def test_a_default_budget_whose_limit_was_changed_still_goes_with_its_tier() -> 
     org.reserve("h1", 100)
 
 
-def test_a_tier_nobody_knows_brings_nothing() -> None:
-    """It is a word like any other; its budgets can be set by hand (B3)."""
+def test_an_unknown_tier_has_no_default_budgets() -> None:
+    """Its budgets can be set by hand (B3)."""
     org = rich()
 
     assert (TierSet(at=T0, tier="gold"),) == org.does(SetTier(tier="gold"))
@@ -1165,8 +1165,8 @@ def test_the_tiers_there_are() -> None:
     } == dict(TIERS)
 
 
-def test_a_rolling_threshold_is_told_once_however_many_slots_a_charge_touches() -> None:
-    """It is the window that reached it, not each of its slots (B3, IB6)."""
+def test_a_rolling_threshold_is_reported_once_for_a_charge_in_several_slots() -> None:
+    """The window reached it, not each of its slots (B3, IB6)."""
     org = Org(prices(h100=1_000))
     org.issue("g", 10**6)
     org.budget("b", 4_000, PeriodKind.ROLLING, account="org", rolling=DAY)

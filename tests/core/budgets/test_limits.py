@@ -268,8 +268,8 @@ def test_usage_counts_where_its_milliseconds_fell() -> None:
     ) == found
 
 
-def test_what_fell_before_a_rolling_window_is_not_counted() -> None:
-    """It will never be looked at; a reading of weeks makes no more counters than slots (B5)."""
+def test_usage_before_a_rolling_window_is_not_counted() -> None:
+    """It is never read again; a reading of weeks makes no more counters than slots (B5)."""
     month = Usage(started_at=T0, rate=1_000, milli_gpus=1_000, from_ms=0, to_ms=30 * 24 * 3_600_000)
     rolling = limit_of(TEN_HOURS)
     now = days(30) - 1
@@ -430,8 +430,8 @@ def test_only_hard_budgets_are_over() -> None:
 # What a hold would exceed
 
 
-def test_all_hard_budgets_that_a_hold_would_exceed_are_told_in_order() -> None:
-    """With the figures of each; one that is kept to the micro-credit is not exceeded (B1, B3)."""
+def test_all_exceeded_hard_budgets_are_listed_in_order() -> None:
+    """With the figures of each; a budget that is used exactly is not exceeded (B1, B3)."""
     one, soft = limit_of(DAILY, 99, name="one"), limit_of(DAILY, 0, name="soft", hard=False)
     kept, two = limit_of(DAILY, 130, name="kept"), limit_of(LIFETIME, 20, name="two")
     applying = [ApplicableBudget(budget, None) for budget in (one, soft, kept, two)]
@@ -585,8 +585,8 @@ def test_each_period_that_a_charge_touches_has_its_own_thresholds() -> None:
     ]
 
 
-def test_a_rolling_window_tells_a_threshold_once_while_a_slot_that_told_it_counts() -> None:
-    """What was told in a slot that has left the window is told again (B3)."""
+def test_a_rolling_window_reports_a_threshold_once_while_its_slot_counts() -> None:
+    """After that slot has left the window, it is reported again (B3)."""
     budget = limit_of(Window(every=PeriodKind.ROLLING, length=DAY), 100, thresholds=(500_000,))
 
     def told(now: Instant) -> list[ThresholdCrossed]:

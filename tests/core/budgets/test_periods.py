@@ -299,10 +299,8 @@ def test_equal_windows_share_what_they_remember() -> None:
     zone=st.sampled_from(("Europe/Berlin", "America/St_Johns", "Pacific/Apia")),
     days=st.lists(st.integers(14_000, 14_700), max_size=150),
 )
-def test_what_was_asked_before_changes_no_answer(
-    every: PeriodKind, zone: str, days: list[int]
-) -> None:
-    """Remembered periods are those that are found from nothing, whatever the order of asking."""
+def test_cached_periods_equal_computed_ones(every: PeriodKind, zone: str, days: list[int]) -> None:
+    """In whatever order they are requested."""
     window = without_memory(every, zone)
     remembering = [period_at(window, day * DAY + 2 * HOUR) for day in days]
     starts, known = window._known.table

@@ -335,7 +335,7 @@ class Story:
 
 @pytest.mark.property
 @given(st.sampled_from(BEGINNINGS), LIMITED, st.lists(steps(), max_size=12))
-def test_a_budget_counts_what_counting_anew_comes_to(
+def test_a_budget_counts_what_a_recount_gives(
     begin: Instant, limited: dict[str, int], story: list[Step]
 ) -> None:
     """Charged in the period plus what open holds can spend in it, after every step (IB1, IB2).

@@ -76,7 +76,7 @@ def test_as_many_elements_begin_as_there_is_room_for() -> None:
     assert TakeLots(hold=hold, first=4, count=1) == advance(progress(begun=4, live=0)).command
 
 
-def test_one_transaction_begins_a_bounded_number_of_elements() -> None:
+def test_one_transaction_adds_a_limited_number_of_elements() -> None:
     many = progress(elements=1_000, at_once=1_000)
 
     assert TakeLots(hold=HoldId(ARRAY), first=0, count=BEGIN_MAX) == advance(many).command
@@ -126,8 +126,8 @@ def test_elements_are_jobs_with_a_lot_each() -> None:
     assert (2, 2, False) == (trial.array().begun, trial.array().live, trial.array().closed)
 
 
-def test_what_falls_due_with_the_command_begins_no_element() -> None:
-    """The hold of another job ends at its limit just before the lots are taken."""
+def test_due_events_of_the_command_add_no_element() -> None:
+    """The hold of another job expires just before the lots are taken."""
     trial = JobTrial()
     trial.submit("other")
     trial.now += MINUTE
@@ -151,7 +151,7 @@ def test_whenever_an_element_ends_the_next_begins() -> None:
     assert (3, 2, 1, True) == (array.begun, array.live, array.succeeded, array.closed)
 
 
-def test_an_array_whose_hold_has_come_to_its_limit_begins_no_more() -> None:
+def test_an_array_whose_hold_has_expired_adds_no_more_elements() -> None:
     trial = begun()
     trial.tell(trial.elements()[0].id, STARTED, ended(Cause.FINISHED))
     trial.now += 11 * MINUTE
@@ -290,7 +290,7 @@ def test_a_cancelled_array_ends_when_its_elements_have() -> None:
     assert (JobState.CANCELLED, CREDITS) == (trial.job(ARRAY).state, trial.available)
 
 
-def test_an_array_whose_hold_was_closed_before_ends_all_the_same() -> None:
+def test_an_array_whose_hold_is_closed_still_ends() -> None:
     trial = JobTrial()
     trial.submit_array()
     trial.now += 11 * MINUTE

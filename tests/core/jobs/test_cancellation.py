@@ -77,7 +77,7 @@ def test_to_cancel_too_late_changes_nothing() -> None:
     assert (before, 1) == (trial.job(), len(trial.sent()))
 
 
-def test_a_job_whose_hold_has_come_to_its_limit_can_be_cancelled() -> None:
+def test_a_job_whose_hold_has_expired_can_be_cancelled() -> None:
     """Its pool may still run it."""
     trial = submitted()
     trial.now += 3_600_000_000
@@ -94,7 +94,7 @@ def test_there_is_nothing_to_do_for_a_job_that_is_not_there() -> None:
     assert ({}, {}) == (trial.org.jobs, trial.org.outbox)
 
 
-def test_a_follower_is_marked_and_no_pool_hears_of_it() -> None:
+def test_a_cancelled_follower_is_marked_without_a_message() -> None:
     trial = JobTrial()
     sharing = Sharing("same", 0)
     trial.submit("leader", sharing=sharing)

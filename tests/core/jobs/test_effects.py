@@ -49,7 +49,7 @@ def with_job() -> JobTrial:
     return trial
 
 
-def test_an_effect_reads_refuses_and_changes_nothing_unless_it_says_so() -> None:
+def test_the_default_effect_reads_refuses_and_changes_nothing() -> None:
     trial = with_job()
     jobs = JobTransaction(trial.org)
     effect = JobEffect()
@@ -78,7 +78,7 @@ def test_an_effect_may_refuse_what_the_ledger_would_accept() -> None:
     assert trial.org.books.users.get(UserId("new")) is None
 
 
-def test_what_is_due_comes_before_the_steps_of_a_refused_command() -> None:
+def test_due_events_come_before_the_steps_of_a_refused_command() -> None:
     trial = with_job()
     trial.now = T0 + 2 * HOUR
     outcome, steps, _ = performed(trial, KNOWN, Noting())

@@ -150,7 +150,7 @@ def test_time_never_goes_back() -> None:
     assert T0 == hold(org).terms.opened_at
 
 
-def test_a_pool_is_told_what_was_added() -> None:
+def test_an_extended_hold_is_reported_to_the_pool() -> None:
     org = submitted()
     for key, amount in (("a", 1_000), ("a", 1_000), ("b", 10**9)):
         rules.extend(org, key, ExtendHold(hold=HoldId(JOB), amount=amount), T0)
@@ -159,8 +159,8 @@ def test_a_pool_is_told_what_was_added() -> None:
     assert (2, 61_000) == (len(org.outbox), hold(org).open)
 
 
-def test_a_pool_is_told_once_to_run_a_job_no_more() -> None:
-    """And the hold stays until the pool says that it is over."""
+def test_a_cancellation_is_sent_to_the_pool_once() -> None:
+    """The hold stays open until the pool reports the end."""
     org = submitted()
     rules.cancel(org, JOB, T0)
     rules.cancel(org, JOB, T0)
@@ -187,7 +187,7 @@ def test_a_pool_is_told_once_to_run_a_job_no_more() -> None:
         ),
     ],
 )
-def test_what_messages_come_to(
+def test_commands_that_follow_from_messages(
     messages: tuple[ToOrg, ...],
     want: tuple[int, int, int],
     state: tuple[bool, EndClass | None, int],
@@ -254,8 +254,8 @@ def test_a_job_that_is_dropped_at_its_limit_has_ended() -> None:
     assert ((100_000, 0, 0), []) == (parts(again), again.objections)
 
 
-def test_what_the_rules_object_to_is_kept() -> None:
-    """The message is handled all the same: it would never be accepted."""
+def test_a_refusal_by_the_ledger_is_stored_with_the_message() -> None:
+    """The message counts as handled: it would never be accepted."""
     org = submitted()
     tell(org, RanSoFar(attempt=3, run_ms=7))
 
@@ -273,8 +273,8 @@ def test_work_is_given_back_after_the_limit_too() -> None:
 
 
 @pytest.mark.parametrize("end_class", EndClass)
-def test_an_operator_says_who_answers_for_an_end(end_class: EndClass) -> None:
-    """The pool is told once, and what it says then is given back, or charged after all (M3)."""
+def test_a_correction_is_sent_to_the_pool_and_its_answer_moves_credits(end_class: EndClass) -> None:
+    """The pool gets one message, and its answer refunds or charges lost work (M3)."""
     org = submitted()
     tell(org, STARTED, ended(9))
     said = CorrectEnd(hold=HoldId(JOB), attempt=1, end_class=end_class)
@@ -296,7 +296,7 @@ def test_an_operator_says_who_answers_for_an_end(end_class: EndClass) -> None:
 
 
 def test_one_correction_at_a_time() -> None:
-    """A key that was refused is refused again; when the pool has told, another may come."""
+    """A refused key is refused again; after the pool's answer another correction is possible."""
     org = submitted()
     tell(org, STARTED, ended(9))
     said = CorrectEnd(hold=HoldId(JOB), attempt=1, end_class=EndClass.PLATFORM)
@@ -314,7 +314,7 @@ def test_one_correction_at_a_time() -> None:
     assert not isinstance(rules.correct(org, "third", other, T0 + MINUTE), Refusal)
 
 
-def test_what_the_ledger_refuses_to_correct_its_pool_is_not_told() -> None:
+def test_a_refused_correction_is_not_sent_to_the_pool() -> None:
     org = submitted()
     said = CorrectEnd(hold=HoldId(JOB), attempt=1, end_class=EndClass.USER)
 

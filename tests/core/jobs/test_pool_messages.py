@@ -168,7 +168,7 @@ def test_a_job_that_is_dropped_at_the_limit_of_its_hold_is_handled_once() -> Non
     assert (CREDITS, 1, []) == (trial.available, trial.job().received, trial.org.objections)
 
 
-def test_what_the_ledger_refuses_is_kept_with_the_receipt() -> None:
+def test_a_refusal_is_stored_with_the_receipt() -> None:
     trial = submitted()
     trial.tell(JOB, RanSoFar(attempt=3, run_ms=7))
 

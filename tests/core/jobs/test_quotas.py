@@ -249,7 +249,7 @@ def test_an_element_that_begins_in_the_same_transaction_still_waits() -> None:
 # Jobs that come
 
 
-def test_so_many_may_come_in_a_minute() -> None:
+def test_submissions_per_minute_are_limited() -> None:
     trial = JobTrial(credits=0)
     trial.org.latest = 1
     jobs = JobTransaction(trial.org)

@@ -119,7 +119,7 @@ def test_a_job_that_was_given_back_is_sent_to_the_other_pool() -> None:
     assert ("moved", "queued", 0, 60_000) == trial.steps()[-1]
 
 
-def test_what_was_set_aside_on_the_way_is_in_the_message_to_the_other_pool() -> None:
+def test_a_hold_that_grew_during_a_move_is_in_the_message_to_the_other_pool() -> None:
     trial = submitted()
     [first] = trial.sent()
     trial.move("far")

@@ -93,7 +93,7 @@ def test_a_result_costs_its_part_of_the_run_and_no_more_than_is_held() -> None:
     assert 0 == price_of(2_000, 0, 60_000)
 
 
-def test_the_price_book_says_what_a_result_costs() -> None:
+def test_the_price_book_sets_the_price_of_a_result() -> None:
     assert HIT_PPM == hit_ppm(JobTrial().org.books, T0)
     assert 0 == hit_ppm(JobTrial(prices=PriceBook()).org.books, T0)
 
@@ -285,7 +285,7 @@ def followed_after_a_result() -> JobTrial:
     ],
 )
 @pytest.mark.parametrize("together", [False, True])
-def test_what_a_new_job_meets_does_not_depend_on_batches(
+def test_the_match_of_a_new_job_does_not_depend_on_batches(
     before: Callable[[], JobTrial],
     change: Callable[[JobTrial], None],
     max_age: int,
@@ -370,7 +370,7 @@ def test_the_first_follower_takes_over_from_a_leader_that_failed() -> None:
     assert 0 == repair(trial)
 
 
-def test_who_takes_over_is_sent_its_hold_as_it_is_now() -> None:
+def test_a_follower_that_takes_over_is_sent_with_its_current_hold() -> None:
     trial = shared(LEADER, FIRST)
     row = trial.job(FIRST)
     assert row.unsent is not None
@@ -384,7 +384,7 @@ def test_who_takes_over_is_sent_its_hold_as_it_is_now() -> None:
     assert (60_000, hold.expires_at) == (message.hold_micros, message.hold_until)
 
 
-def test_nobody_takes_over_while_the_leader_can_run() -> None:
+def test_no_follower_takes_over_while_the_leader_can_run() -> None:
     trial = shared(LEADER, FIRST)
 
     assert 0 == repair(trial, expire=True)
@@ -428,7 +428,7 @@ def test_followers_without_a_hold_expire() -> None:
     assert CREDITS == trial.available
 
 
-def test_followers_without_a_hold_are_not_looked_for_in_vain() -> None:
+def test_followers_without_a_hold_are_searched_only_if_there_are_any() -> None:
     trial = shared(LEADER, FIRST)
     trial.now += 11 * MINUTE
     trial.does(Lapse(most=1))
@@ -437,8 +437,8 @@ def test_followers_without_a_hold_are_not_looked_for_in_vain() -> None:
     assert trial.job(FIRST).follows
 
 
-def test_what_the_same_transaction_has_changed_counts() -> None:
-    """A hold that it has ended is none; the next follower, changed or not, takes over."""
+def test_changes_of_the_same_transaction_count() -> None:
+    """A hold that it has closed is gone; the next follower, changed or not, takes over."""
     for changes_second in (False, True):
         trial = shared(LEADER, FIRST, SECOND)
         with trial.one_transaction():
@@ -457,8 +457,8 @@ def test_what_the_same_transaction_has_changed_counts() -> None:
         assert 60_000 + 7 * changes_second == message.hold_micros
 
 
-def test_holds_of_no_job_are_followers_of_none() -> None:
-    """Whatever a hold says of the job that it is for."""
+def test_holds_without_a_job_are_no_followers() -> None:
+    """Whatever job the context of a hold names."""
     trial = shared(LEADER, FIRST)
     with trial.one_transaction():
         for name, job in (("raw", None), ("odd", JobId("odd"))):

@@ -87,7 +87,7 @@ def test_a_job_that_costs_nothing_needs_no_hold() -> None:
     ("code", "figure"),
     [(Code.INSUFFICIENT_CREDITS, "spendable"), (Code.BUDGET_EXCEEDED, "headroom")],
 )
-def test_what_can_be_had_is_enough_if_it_lasts_a_minute(code: Code, figure: str) -> None:
+def test_a_smaller_top_up_is_used_if_it_lasts_a_minute(code: Code, figure: str) -> None:
     assert LEAST_MS == rest_of(rolling(), Refusal(code, {figure: LEAST_MS}))
     assert 0 == rest_of(rolling(), Refusal(code, {figure: LEAST_MS - 1}))
 

@@ -103,7 +103,7 @@ def test_a_job_without_credits_is_not_there() -> None:
     assert ({}, {}) == (trial.org.jobs, trial.org.outbox)
 
 
-def test_a_job_whose_hold_is_to_grow_may_run_longer_than_its_hold_lasts() -> None:
+def test_a_rolling_job_may_run_longer_than_its_first_hold() -> None:
     trial = JobTrial()
     trial.submit(run_ms=10 * RUN_MS)
 
@@ -235,8 +235,8 @@ def test_a_job_with_credits_only_for_types_without_a_pool_is_refused() -> None:
     assert {} == trial.org.jobs
 
 
-def test_a_job_whose_hold_would_be_of_a_type_without_a_pool_is_refused() -> None:
-    """Each type has credits of its own; the hold is for the cheaper one."""
+def test_a_job_that_can_pay_only_for_a_type_without_a_pool_is_refused() -> None:
+    """Each type has its own credits; the hold is for the cheaper one."""
     trial = JobTrial(credits=0)
     trial.issue(CREDITS, "first", A100_ONLY)
     trial.issue(CREDITS, "second", H100_ONLY)
@@ -270,7 +270,7 @@ def test_an_array_has_one_hold_and_sends_nothing_yet() -> None:
     assert [("submitted", "queued", 0, 180_000)] == trial.steps(ARRAY)
 
 
-def test_all_elements_of_an_array_may_run_at_once_unless_it_says_how_many() -> None:
+def test_all_elements_of_an_array_may_run_at_once_by_default() -> None:
     trial = JobTrial()
     trial.submit(ARRAY, hold={"element_count": 3})
 
@@ -308,7 +308,7 @@ def test_a_job_out_of_credits_waits_for_gpus_again() -> None:
     assert ("topped_up", None, 60_000, 1_000) == trial.steps()[-1]
 
 
-def test_what_cannot_be_set_aside_the_pool_does_not_hear_of() -> None:
+def test_a_refused_extension_is_not_sent_to_the_pool() -> None:
     trial = JobTrial(credits=60_000)
     trial.submit()
     outcome = extend(trial, 1)

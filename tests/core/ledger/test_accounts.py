@@ -103,8 +103,8 @@ def test_an_account_has_the_zone_of_its_parent_unless_it_names_one() -> None:
 
 
 @pytest.mark.parametrize("zone", ["Moon/Crater", "europe/berlin", "+01:00"])
-def test_a_zone_that_nobody_knows_is_refused(zone: str) -> None:
-    """A budget could not tell when its days end (B3)."""
+def test_an_account_with_an_unknown_time_zone_is_refused(zone: str) -> None:
+    """A budget could not know when its days end (B3)."""
     invalid = Refusal(Code.TIME_INVALID, {"time_zone": zone})
 
     assert invalid == Org().refuses(add("new", "org", zone))

@@ -339,8 +339,8 @@ def test_a_quote_tells_what_would_happen(asked: Questions) -> None:
 
 
 @given(histories(NAMES))
-def test_what_always_holds_of_a_grant_and_a_hold(history: History) -> None:
-    """IL1, IL2, IL5, IL6, IL7, IL11, IL14, IL15, IL19 and IL22, seen on the core alone."""
+def test_invariants_of_grants_and_holds(history: History) -> None:
+    """IL1, IL2, IL5, IL6, IL7, IL11, IL14, IL15, IL19 and IL22, checked on the core alone."""
     journal, follower = Beside(history.prices), Books(history.prices)
     for now, command in history.steps:
         earlier = {id: hold.open for id, hold in journal.books.holds.items()}

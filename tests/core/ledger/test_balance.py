@@ -58,8 +58,8 @@ def coming(org: Org, within: int, account: str = "org") -> list[Expiring]:
 # Owned
 
 
-def test_what_is_owned_is_the_sum_of_the_accounts_own_grants() -> None:
-    """Each micro-credit in one compartment, by kind and in all; not those above or below (L8)."""
+def test_owned_credits_are_the_sum_of_the_accounts_own_grants() -> None:
+    """Each micro-credit in one compartment, by kind and in total; not those above or below (L8)."""
     org = Org()
     org.issue("paid", 100)
     org.issue("promo", 50, kind=CreditKind.PROMO, expires=days(9))
@@ -83,8 +83,8 @@ def test_what_is_owned_is_the_sum_of_the_accounts_own_grants() -> None:
     assert Parts() == owned(seen(org, "project").owned)
 
 
-def test_what_has_expired_is_shown_as_lapsed_before_that_is_written() -> None:
-    """From the very instant; a sweep changes nothing of what is shown (L8, L10, IL10)."""
+def test_expired_credits_are_shown_as_lapsed_before_the_lapse_is_recorded() -> None:
+    """From the very instant; a sweep changes nothing that is shown (L8, L10, IL10)."""
     org = Org()
     org.issue("g1", 100, expires=hours(1))
     org.issue("g2", 7, kind=CreditKind.PROMO, expires=hours(1))
@@ -101,8 +101,8 @@ def test_what_has_expired_is_shown_as_lapsed_before_that_is_written() -> None:
     assert unswept == seen(org)
 
 
-def test_what_has_not_started_is_owned_but_not_spendable() -> None:
-    """Until the instant it starts (L3, L8)."""
+def test_credits_that_have_not_started_are_owned_but_not_spendable() -> None:
+    """Until the instant they start (L3, L8)."""
     org = Org()
     org.issue("g", 100, starts=hours(1))
 
@@ -126,8 +126,8 @@ def test_a_balance_sees_what_has_fallen_due() -> None:
     assert org.journal.books.header.now < org.now
 
 
-def test_each_grant_is_told_with_what_is_in_it() -> None:
-    """All an account was ever issued, the oldest first, expired ones as lapsed (L8)."""
+def test_each_grant_is_listed_with_its_compartments() -> None:
+    """All that an account was ever issued, oldest first, expired ones as lapsed (L8)."""
     org = Org()
     org.issue("b", 10)
     org.issue("a", 20, expires=hours(1))
@@ -154,7 +154,7 @@ def test_each_grant_is_told_with_what_is_in_it() -> None:
 # Spendable
 
 
-def test_what_is_spendable_is_own_and_ancestors_credits() -> None:
+def test_own_and_ancestors_credits_are_spendable() -> None:
     """Not those of accounts below or beside (L3, L8)."""
     org = Org()
     org.issue("g1", 1)
@@ -164,7 +164,7 @@ def test_what_is_spendable_is_own_and_ancestors_credits() -> None:
     assert (1, 11, 111) == tuple(spendable(org, one) for one in ("org", "team", "project"))
 
 
-def test_what_is_spendable_is_at_most_the_headroom_of_hard_budgets() -> None:
+def test_spendable_is_at_most_the_headroom_of_hard_budgets() -> None:
     """Of those on the path, and of the user if one is named; soft ones do not count (L8, B3)."""
     org = Org()
     org.issue("g", 1_000)
@@ -199,8 +199,8 @@ def test_nothing_is_spendable_while_the_account_or_one_above_owes() -> None:
     assert 1_000 == spendable(org, "org", context=context)
 
 
-def test_what_is_spendable_for_a_job_hangs_on_the_policies_of_grants() -> None:
-    """Credits that do not admit it are not counted; those for it are (L8, L9)."""
+def test_spendable_for_a_job_depends_on_the_policies_of_grants() -> None:
+    """Credits that do not admit the job are not counted (L8, L9)."""
     org = Org()
     org.issue("any", 1)
     org.issue("h100", 10, policy=GrantPolicy(gpu_types=frozenset({"h100"})))
@@ -267,7 +267,7 @@ GRANTS = st.lists(
 @example(
     grants=[(50, 500_000, "org", None, 0), (50, 500_000, "org", None, 1)], region=None, room=None
 )
-def test_what_is_spendable_is_the_largest_amount_that_would_be_held(
+def test_spendable_is_the_largest_amount_that_can_be_held(
     grants: list[tuple[int, int, str, str | None, int]], region: str | None, room: int | None
 ) -> None:
     """Compared with trying every amount: policies, share caps and hard budgets included (L8)."""
@@ -294,8 +294,8 @@ def test_what_is_spendable_is_the_largest_amount_that_would_be_held(
 # Used, owed
 
 
-def test_what_is_used_is_what_the_subtree_was_charged() -> None:
-    """Whoever owned the credits; what is reversed is not used (L8)."""
+def test_used_is_what_the_account_and_those_below_were_charged() -> None:
+    """Whichever account owned the credits; reversed charges do not count (L8)."""
     org = Org()
     org.issue("g1", 50)
     org.issue("g2", 50, to="team")
@@ -382,7 +382,7 @@ def test_uses_of_different_days_add_up_to_the_rate() -> None:
     assert Burn(per_day=14, runs_out_at=org.now + 899 * 7 * DAY // 101) == seen(org).burn
 
 
-def test_what_is_reversed_later_than_a_week_does_not_make_a_negative_rate() -> None:
+def test_a_reversal_after_a_week_does_not_make_the_rate_negative() -> None:
     """The reversal counts when it happens; nothing is being spent then (L8, L11)."""
     org = Org()
     org.issue("g", 1_000)
@@ -419,7 +419,7 @@ def test_an_account_with_nothing_left_runs_out_now() -> None:
 # Expirations
 
 
-def test_what_will_expire_is_told_the_next_first() -> None:
+def test_expiring_credits_are_listed_earliest_first() -> None:
     """Within a day, a week, a month, or ever; available credits of the account's own (L8)."""
     org = Org()
     for name, amount, expires in (
@@ -451,8 +451,8 @@ def test_what_will_expire_is_told_the_next_first() -> None:
     assert ["below"] == [one.grant for one in coming(org, DAY, "team")]
 
 
-def test_what_has_expired_is_no_longer_to_come() -> None:
-    """At its very expiry a grant has lapsed, written down or not (L8)."""
+def test_expired_credits_are_not_listed_as_expiring() -> None:
+    """At its very expiry a grant has lapsed, recorded or not (L8)."""
     org = Org()
     org.issue("g1", 10, expires=hours(1))
     org.issue("g2", 10, expires=hours(2))
@@ -465,8 +465,8 @@ def test_what_has_expired_is_no_longer_to_come() -> None:
     assert ["g2"] == [one.grant for one in coming(org, DAY)]
 
 
-def test_a_key_older_than_its_grant_is_not_told_as_expiring() -> None:
-    """A part may load it after it has used the grant up (D2)."""
+def test_a_stale_index_key_is_not_listed_as_expiring() -> None:
+    """A part of an index may be loaded after the grant was used up (D2)."""
     org = Org()
     org.issue("g1", 10, expires=hours(1))
     org.issue("g2", 10, expires=hours(2))

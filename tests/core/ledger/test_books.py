@@ -69,7 +69,7 @@ def keys(org: Org, name: Name) -> list[Key]:
 # Spend order
 
 
-def test_the_first_difference_decides_who_pays_first() -> None:
+def test_spend_order_is_decided_by_the_first_difference() -> None:
     """Priority, expiry, policy, kind, nearness, issue, id: each counts before the next (L4)."""
     org = Org()
     eu = GrantPolicy(regions=frozenset({"eu"}))
@@ -109,8 +109,8 @@ def test_the_first_difference_decides_who_pays_first() -> None:
     ] == listed(org, context=Context(region="eu", job_kind="train"))
 
 
-def test_only_lanes_whose_policy_admits_the_context_are_looked_at() -> None:
-    """Own and ancestors' grants; not a child's, nor what is scoped elsewhere (L3, L9)."""
+def test_only_lanes_whose_policy_admits_the_context_are_read() -> None:
+    """Own and ancestors' grants; not a child's, nor those restricted to other work (L3, L9)."""
     org = Org()
     org.issue("own", 1, to="team")
     org.issue("above", 1)
@@ -264,8 +264,8 @@ def test_time_does_not_go_back() -> None:
     assert [] == list(books.spendable((ORG,), Context()))
 
 
-def test_books_are_equal_whatever_their_clock_says() -> None:
-    """Where the orders stand is no fact; what happened is (L1)."""
+def test_books_with_different_clocks_are_equal() -> None:
+    """The clock of the indexes is no fact; events are (L1)."""
     one, two = Org(), Org()
     for org in (one, two):
         org.issue("g", 10, expires=hours(1))
@@ -334,8 +334,8 @@ def test_a_tree_may_be_deep() -> None:
     assert 1_500 == len(journal.books.path(AccountId("a1499")))
 
 
-def test_what_is_tried_is_put_back() -> None:
-    """Rows, orders, sums, singles and clock (D2)."""
+def test_a_trial_undoes_its_changes() -> None:
+    """Rows, indexes, sums, header and clock (D2)."""
     org = Org()
     org.issue("g1", 10, expires=hours(1))
     org.issue("g2", 10, starts=hours(1))
@@ -377,8 +377,8 @@ def test_a_trial_tells_the_header_as_it_was_before() -> None:
     assert books.header == before, "the trial was not kept"
 
 
-def test_what_is_tried_tells_the_rows_it_replaced() -> None:
-    """Also a grant that only stands elsewhere now: a store writes where it stands (D3)."""
+def test_a_trial_lists_the_rows_it_replaced() -> None:
+    """Also a grant that only changed its place in the indexes, which a store writes (D3)."""
     org = Org()
     org.issue("g1", 10, expires=hours(1))
     org.issue("g2", 10, starts=hours(1))
@@ -398,8 +398,8 @@ def test_what_is_tried_tells_the_rows_it_replaced() -> None:
     assert {} == trial.replaced()
 
 
-def test_what_is_tried_and_fails_is_put_back() -> None:
-    """Whatever goes wrong, and however deep (D2)."""
+def test_a_failed_trial_undoes_its_changes() -> None:
+    """After any error, at any depth (D2)."""
     org = Org()
     org.issue("g2", 10, starts=hours(1))
     books = org.journal.books
@@ -417,8 +417,8 @@ def test_what_is_tried_and_fails_is_put_back() -> None:
     assert before == books.facts()
 
 
-def test_what_is_tried_can_be_kept() -> None:
-    """And is then no longer noted (D2)."""
+def test_a_trial_can_be_kept() -> None:
+    """And is then no longer recorded (D2)."""
     org = Org()
     org.issue("g2", 10, starts=hours(1))
     books = org.journal.books
@@ -504,8 +504,8 @@ def test_a_posting_moves_something() -> None:
 # What was free when
 
 
-def test_what_was_free_is_the_least_of_all_instants_since() -> None:
-    """Held for a while and given back, it was not free at every instant (L12)."""
+def test_free_since_is_the_least_of_all_instants() -> None:
+    """Credits that were held for a while were not free at every instant (L12)."""
     org = Org()
     org.issue("g", 100)
     org.at(hours(1))
@@ -528,8 +528,8 @@ def test_what_was_free_is_the_least_of_all_instants_since() -> None:
     ] == keys(org, history_of(GrantId("g")))
 
 
-def test_what_has_been_decided_but_not_posted_is_not_free() -> None:
-    """From the instant it takes effect on, and so at every later one (L12)."""
+def test_decided_but_unposted_credits_are_not_free() -> None:
+    """From the instant at which they take effect on (L12)."""
     org = Org()
     org.issue("g", 100)
     org.at(hours(2))
@@ -554,13 +554,13 @@ PARTS = (AVAILABLE, HELD, SPENT, LAPSED, REVOKED, MOVED)
     st.integers(0, 9),
     st.booleans(),
 )
-def test_what_was_free_agrees_with_following_every_change(
+def test_free_since_agrees_with_replaying_every_change(
     moves: list[tuple[int, Compartment, int]],
     takes: list[tuple[int, int]],
     since: int,
     refundable: bool,
 ) -> None:
-    """Whatever moved, in whatever order it became known, with what is decided on top (L12)."""
+    """Whatever moved, in whatever order it became known, including decided changes (L12)."""
     books = Books()
     terms = GrantTerms(
         id=GrantId("g"),
@@ -732,8 +732,8 @@ def test_a_key_put_back_before_it_was_loaded_is_added_again() -> None:
     assert [(5, "a")] == list(order.since())
 
 
-def test_a_budget_that_was_only_tried_applies_to_nobody() -> None:
-    """Who it applies to is looked up anew once it was put back (B3)."""
+def test_a_budget_of_an_undone_trial_does_not_apply() -> None:
+    """The cache of applicable budgets is cleared after the trial (B3)."""
     org = Org()
     org.budget("b", 100, account="project")
     books, project, ann = org.journal.books, AccountId("project"), UserId("ann")

@@ -160,7 +160,7 @@ def test_nothing_is_issued_again_when_the_bound_is_reached() -> None:
     assert [("a", "spent → lapsed", 50, hours(2))] == moves(events)
 
 
-def test_what_an_account_owes_has_a_bound() -> None:
+def test_the_debt_of_an_account_is_limited() -> None:
     """Debts of one account add up (L13, L14)."""
     org = Org()
     command = BookDebt(debt=DebtId("d1"), account=AccountId("team"), amount=AMOUNT_MAX)
@@ -268,7 +268,7 @@ def test_a_debt_is_not_negative() -> None:
         replace(debt, owed=-1)
 
 
-def test_a_budget_limits_somebody() -> None:
+def test_a_budget_without_a_target_cannot_be_made() -> None:
     """An account, a user, both, or each user of an account (B3)."""
     org, ann = AccountId("org"), UserId("ann")
     assert (org, ann, False) == BudgetTarget(account=org, user=ann).key

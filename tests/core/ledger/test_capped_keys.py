@@ -58,8 +58,8 @@ def test_a_key_spends_no_more_than_its_cap_for_all_users_together() -> None:
     org.does(hold("four", 500, by=None))
 
 
-def test_what_a_key_has_charged_stays_on_its_cap() -> None:
-    """A hold that is charged, extended or settled counts for the key that asked for it."""
+def test_charges_of_a_key_count_against_its_cap() -> None:
+    """A hold that is charged, extended or settled counts for the key that requested it."""
     org = org_with_key(100)
     org.does(hold("one", 60))
 

@@ -373,7 +373,7 @@ def test_settling_with_a_last_reading_settles_the_attempt() -> None:
         assert org.hold("h1").closed_at == T0
 
 
-def test_what_is_charged_at_the_end_has_the_id_it_was_asked_with() -> None:
+def test_the_last_charge_has_the_id_of_the_request() -> None:
     """So it can be reversed, and is not charged twice (L7, L11)."""
     for command in (ask.settle("h1", "c9", total=45), ask.settle("h1", "c9", run_ms=45)):
         event = metered().does(command)[0]

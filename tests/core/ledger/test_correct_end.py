@@ -31,7 +31,7 @@ def over(*, ran: int = 120, granted: int = 200, policy: OrgPolicy | None = None)
 
 
 @pytest.mark.parametrize("end_class", EndClass)
-def test_what_an_operator_says_is_kept_and_nothing_moves(end_class: EndClass) -> None:
+def test_a_correction_is_recorded_and_moves_no_credits(end_class: EndClass) -> None:
     org = over()
     org.later(minutes=1)
 
@@ -41,8 +41,8 @@ def test_what_an_operator_says_is_kept_and_nothing_moves(end_class: EndClass) ->
     org.rebuilds()
 
 
-def test_what_is_not_there_or_not_over_is_not_corrected() -> None:
-    """A job that is not over counts on what its hold has."""
+def test_unknown_or_open_holds_cannot_be_corrected() -> None:
+    """An unfinished job may still use its hold."""
     org = over()
     org.reserve("h2", 10, context=gpus("h100"), until=hours(24))
 
@@ -58,8 +58,8 @@ def test_what_is_not_there_or_not_over_is_not_corrected() -> None:
 
 
 @pytest.mark.parametrize("end_class", EndClass)
-def test_what_was_undone_by_hand_stays_so(end_class: EndClass) -> None:
-    """It would be given back twice, or charged again (L11)."""
+def test_a_job_with_reversed_charges_cannot_be_corrected(end_class: EndClass) -> None:
+    """Credits would be refunded twice, or charged again (L11)."""
     org = over()
     org.does(ask.reverse("c1", 20))
 
@@ -69,7 +69,7 @@ def test_what_was_undone_by_hand_stays_so(end_class: EndClass) -> None:
 
 
 @pytest.mark.parametrize("end_class", EndClass)
-def test_what_the_operator_has_paid_stays_so(end_class: EndClass) -> None:
+def test_a_job_with_absorbed_charges_cannot_be_corrected(end_class: EndClass) -> None:
     org = over(granted=100, policy=OrgPolicy(debt_max=0))
 
     assert Refusal(Code.CHARGE_REVERSED, {"reversed": 0, "absorbed": 20}) == org.refuses(
@@ -78,8 +78,10 @@ def test_what_the_operator_has_paid_stays_so(end_class: EndClass) -> None:
 
 
 @pytest.mark.parametrize("end_class", PAYS)
-def test_what_is_gone_when_it_is_given_back_is_not_charged_to_others(end_class: EndClass) -> None:
-    """Of grants that are non-refundable or were revoked nothing comes back (L9, L11)."""
+def test_refunded_credits_that_were_lost_are_not_charged_to_other_grants(
+    end_class: EndClass,
+) -> None:
+    """Non-refundable or revoked grants cannot use returned credits again (L9, L11)."""
     org = Org(prices(h100=PER_MS))
     org.issue(
         "g1", 50, kind=CreditKind.PROMO, expires=hours(1), policy=GrantPolicy(refundable=False)
@@ -99,8 +101,8 @@ def test_what_is_gone_when_it_is_given_back_is_not_charged_to_others(end_class: 
 
 
 @pytest.mark.parametrize("end_class", PAYS)
-def test_what_is_too_old_to_be_charged_is_not(end_class: EndClass) -> None:
-    """As any usage that becomes known late; giving back has no such bound (L12)."""
+def test_lost_work_that_is_too_old_is_not_charged(end_class: EndClass) -> None:
+    """Like all late usage; a refund has no such limit (L12)."""
     org = over()
     late_max = OrgPolicy().late_max
     org.later(days=35)

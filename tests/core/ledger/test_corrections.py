@@ -158,8 +158,8 @@ def test_an_expired_grant_can_be_undone_too() -> None:
     ] == moves(events)
 
 
-def test_what_was_forfeited_stays_lapsed() -> None:
-    """It was used once; only the rest is undone (L9, L11)."""
+def test_forfeited_credits_stay_lapsed() -> None:
+    """They were used once; only the rest is undone (L9, L11)."""
     org = Org()
     org.issue("g1", 100, policy=GrantPolicy(refundable=False))
     org.reserve("h1", 60)
@@ -325,7 +325,7 @@ def test_only_what_is_available_can_be_moved() -> None:
     assert Refusal(Code.EXCEEDS_GRANT, {"available": 40, "asked": 41}) == refusal
 
 
-def test_what_a_transfer_is_refused_for_first() -> None:
+def test_precedence_of_refusals_of_a_transfer() -> None:
     """Account, grant, new id, dead grant, amount: in that order (L11)."""
     org = Org()
     org.issue("g1", 100)
@@ -448,7 +448,7 @@ def test_a_reversal_lapses_where_the_grant_has_expired() -> None:
         assert ("g1", f"spent → {lands}", 60, instant) == moves(events)[-1]
 
 
-def test_what_lapses_only_for_its_expiry_can_be_issued_again() -> None:
+def test_reversed_credits_of_an_expired_grant_can_be_issued_again() -> None:
     """A new grant with the same owner, kind, priority and policy, for each expired one (L11)."""
     org = Org()
     policy = GrantPolicy(regions=frozenset({"eu"}))
@@ -494,8 +494,8 @@ def test_what_lapses_only_for_its_expiry_can_be_issued_again() -> None:
     org.rebuilds()
 
 
-def test_what_is_issued_again_keeps_neither_the_reference_nor_the_recurrence() -> None:
-    """Those belong to the grant that was issued (L2, L11, L20)."""
+def test_reissued_credits_keep_neither_reference_nor_recurrence() -> None:
+    """Those belong to the original grant (L2, L11, L20)."""
     org = Org()
     org.does(ask.issue("g1", 30, expires=hours(1), external_ref="invoice 7"))
     org.does(ask.recur("r1", 50, PeriodKind.DAY))

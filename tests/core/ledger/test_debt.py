@@ -81,8 +81,8 @@ def test_an_overrun_is_paid_by_what_is_available() -> None:
     org.rebuilds()
 
 
-def test_what_nobody_can_pay_is_debt_of_the_hold() -> None:
-    """It belongs to the hold's account and carries its context (L13)."""
+def test_usage_without_credits_is_debt_of_the_hold() -> None:
+    """It belongs to the hold's account and has its context (L13)."""
     org = Org()
     org.issue("g1", 60)
     org.reserve("h1", 60, context=Context(region="eu"))
@@ -169,8 +169,8 @@ def test_the_debt_of_a_hold_is_bounded_and_the_operator_pays_beyond() -> None:
     org.rebuilds()
 
 
-def test_what_an_account_owes_stays_an_amount() -> None:
-    """At most 2^53−1 in all; the operator pays what cannot be counted (L13, L14)."""
+def test_the_debt_of_an_account_stays_countable() -> None:
+    """At most 2^53−1 in total; the operator absorbs what cannot be counted (L13, L14)."""
     org = Org()
     org.issue("g1", 10)
     org.reserve("h1", 10)
@@ -273,8 +273,8 @@ def test_a_debt_is_as_old_as_when_it_was_last_zero() -> None:
     assert [("d1", 6), ("h1", 5)] == repaid(org.issue("g2", 20))
 
 
-def test_what_a_hold_returns_repays_debt() -> None:
-    """Released, refunded, settled, or at its limit: effective when it came back (L13)."""
+def test_credits_returned_by_a_hold_repay_debt() -> None:
+    """Released, refunded, settled, or expired: effective when they returned (L13)."""
     org = Org()
     org.issue("g1", 100)
     for hold in ("refunded", "released", "settled"):
@@ -296,8 +296,8 @@ def test_what_a_hold_returns_repays_debt() -> None:
     org.rebuilds()
 
 
-def test_what_is_reversed_repays_debt() -> None:
-    """Credits that become available pay what is owed (L11, L13)."""
+def test_reversed_credits_repay_debt() -> None:
+    """Credits that become available repay debt (L11, L13)."""
     org = Org()
     org.issue("g1", 100)
     org.reserve("h1", 100)
@@ -410,7 +410,7 @@ def test_debt_can_be_repaid_when_asked() -> None:
     assert () == org.does(ask.repay())
 
 
-def test_what_repaid_a_debt_is_reversed_with_the_charge_that_made_it() -> None:
+def test_a_reversed_charge_returns_the_credits_that_repaid_its_debt() -> None:
     """The credits go back, the debt does not return (L11, L13)."""
     org = Org()
     org.issue("g0", 1)
@@ -460,8 +460,8 @@ def test_a_reversal_forgives_only_the_debt_of_its_own_charge() -> None:
     org.rebuilds()
 
 
-def test_what_repays_several_charges_pays_the_oldest_first() -> None:
-    """Each charge knows the grants that paid for it in the end (L11, L13)."""
+def test_a_repayment_pays_the_oldest_charges_first() -> None:
+    """Each charge records the grants that finally paid for it (L11, L13)."""
     org = Org()
     org.issue("g0", 1, priority=1)
     org.issue("g1", 20, priority=2)
@@ -573,7 +573,7 @@ def test_a_debt_without_a_hold_has_no_context() -> None:
     assert [("d1", 20)] == repaid(org.issue("half", 100, policy=GrantPolicy(max_share_ppm=500_000)))
 
 
-def test_what_a_debt_is_refused_for() -> None:
+def test_precedence_of_refusals_of_a_debt() -> None:
     """Account, id, amount: in that order (L13)."""
     org = Org()
     org.does(ask.book_debt("d1", 7))
@@ -612,8 +612,8 @@ def test_a_debt_can_be_written_off() -> None:
     org.rebuilds()
 
 
-def test_what_is_written_off_was_owed_for_the_oldest_charges() -> None:
-    """And for no more than it comes to (L13)."""
+def test_a_write_off_covers_the_oldest_charges() -> None:
+    """And no more than its amount (L13)."""
     org = owing(20)
     org.charge("h1", 20)
 

@@ -269,8 +269,8 @@ def test_an_extended_hold_ends_at_its_new_limit() -> None:
 # Several things at once
 
 
-def test_what_is_due_happens_in_the_order_of_its_instants() -> None:
-    """However long nobody asked; at one instant holds go by id (L3)."""
+def test_due_events_happen_in_the_order_of_their_instants() -> None:
+    """However late; at one instant holds go by id (L3)."""
     org = Org()
     org.issue("g1", 100)
     org.reserve("later", 10, until=hours(3))

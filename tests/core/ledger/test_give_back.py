@@ -208,7 +208,7 @@ def test_debt_goes_first_then_what_was_absorbed_then_the_draws() -> None:
     org.rebuilds()
 
 
-def test_a_debt_that_was_given_back_blocks_nobody_any_more() -> None:
+def test_a_debt_that_was_refunded_no_longer_blocks_holds() -> None:
     """It never happened (M3, L13)."""
     org = running(("g1", 50), held=50)
     org.reading("h1", 60)
@@ -220,7 +220,7 @@ def test_a_debt_that_was_given_back_blocks_nobody_any_more() -> None:
     assert Refusal(Code.INSUFFICIENT_CREDITS, figures) == org.refuses(org.asking("h2", 1))
 
 
-def test_what_was_reversed_is_not_given_back_again() -> None:
+def test_reversed_charges_are_not_refunded_again() -> None:
     """Never more than what is charged and not reversed; the draws keep that much (L11, M3)."""
     org = running(("a", 60), ("b", 60), held=120)
     org.does(ask.read("h1", 100, "c"))
@@ -266,8 +266,8 @@ def test_shares_are_taken_of_the_smaller_total() -> None:
     assert [("paid", "spent → held", 20, T0), ("promo", "spent → held", 20, T0)] == moves(events)
 
 
-def test_what_shares_leave_missing_is_kept_without_them() -> None:
-    """Half of 33 is 16, twice; 33 stay charged all the same (L9)."""
+def test_a_refund_keeps_credits_beyond_share_caps_if_needed() -> None:
+    """Half of 33 is 16, twice; 33 stay charged nevertheless (L9)."""
     org = Org(prices(h100=PER_MS))
     org.issue("a", 50, policy=HALF)
     org.issue("b", 50, policy=HALF)
@@ -279,7 +279,7 @@ def test_what_shares_leave_missing_is_kept_without_them() -> None:
     assert [("b", "spent → held", 34, T0), ("a", "spent → held", 33, T0)] == moves(events)
 
 
-def test_what_was_reversed_still_counts_against_a_share() -> None:
+def test_reversed_credits_still_count_against_a_share_cap() -> None:
     """Half of 140 less the 20 that were reversed: 50 of the promotion stay charged (L9, L11)."""
     org = Org(prices(h100=PER_MS))
     org.issue("promo", 200, kind=CreditKind.PROMO, policy=HALF)
@@ -383,8 +383,8 @@ def test_a_closed_hold_returns_what_it_is_given_back() -> None:
     assert Parts(available=70, spent=30) == org.parts("g2")
 
 
-def test_what_comes_back_to_a_closed_hold_lands_where_a_refund_would() -> None:
-    """Expired, revoked and non-refundable grants give nobody anything to spend (L9, L10, L11)."""
+def test_a_refund_of_a_closed_hold_lands_where_its_refund_would() -> None:
+    """Expired, revoked and non-refundable grants get no spendable credits (L9, L10, L11)."""
     org = Org(prices(h100=PER_MS))
     org.issue("g1", 50, expires=hours(1))
     org.issue(

@@ -66,7 +66,7 @@ def test_a_fold_of_the_events_can_go_on_from_an_earlier_one() -> None:
         assert whole == fold_grants(events[number:], fold_grants(events[:number]))
 
 
-def test_what_was_known_is_what_had_been_recorded_by_then() -> None:
+def test_a_past_view_contains_what_was_recorded_by_then() -> None:
     """Late usage changes the past, but not what was known of it (L12)."""
     org = Org()
     org.issue("g", 100, expires=hours(3))
@@ -114,8 +114,8 @@ def test_an_expiry_is_seen_whether_or_not_it_was_written_down() -> None:
     assert before == [as_of(org, hours(1) - 1), as_of(org, hours(1)), as_of(org, hours(2))]
 
 
-def test_what_returns_to_an_expired_grant_lapses_when_it_returns() -> None:
-    """Not at the expiry, when it was still held (L10, L12)."""
+def test_credits_that_return_to_an_expired_grant_lapse_on_return() -> None:
+    """Not at the expiry, when they were still held (L10, L12)."""
     org = Org()
     org.issue("g", 100, expires=hours(1))
     org.reserve("h1", 30)
@@ -184,8 +184,8 @@ def test_a_recurrence_is_seen_turning_when_it_was_due() -> None:
     assert [first] == list(as_of(org, days(35), known_at=days(40) - 1))
 
 
-def test_a_reversal_that_issues_anew_is_seen_as_two_grants() -> None:
-    """What lapses and what is issued again for it, from the instant of the reversal (L11, L12)."""
+def test_a_reversal_with_reissue_shows_two_grants() -> None:
+    """What lapses and what is issued for it, from the instant of the reversal (L11, L12)."""
     org = Org()
     org.issue("g", 100, expires=hours(1))
     org.reserve("h1", 60)

@@ -163,8 +163,8 @@ def test_an_id_that_the_caller_gave_is_not_taken_for_one_of_ours() -> None:
     assert reused("hold") == replay("k", left, holding("mine"))
 
 
-def test_a_caller_who_knows_the_id_by_now_may_name_it() -> None:
-    """It is the very one; but one of another time was never answered (L7)."""
+def test_a_retry_may_name_the_generated_id() -> None:
+    """The same id; one with another time was never answered (L7)."""
     first = reply(holding(made(NOW)))
 
     assert first is replay("k", first, holding(made(NOW)))
@@ -203,8 +203,8 @@ def test_a_price_version_may_have_an_id_of_our_making() -> None:
     assert reused("from_now") == replay("k", first, now, ("version",))
 
 
-def test_what_is_no_id_is_of_no_making() -> None:
-    """A field that is named by mistake counts as any other (L7)."""
+def test_a_value_that_is_no_generated_id_is_compared_as_it_is() -> None:
+    """A field that is named by mistake counts like any other (L7)."""
     first = reply(RESERVE)
 
     assert reused("amount") == replay("k", first, replace(RESERVE, amount=6), ("amount",))

@@ -49,8 +49,8 @@ def test_a_grant_is_what_was_asked_for_and_all_of_it_is_available() -> None:
     org.rebuilds()
 
 
-def test_a_grant_starts_now_and_never_ends_if_nothing_else_is_said() -> None:
-    """Start and expiry may be left out (L2)."""
+def test_a_grant_starts_now_and_never_expires_by_default() -> None:
+    """Start and expiry may be omitted (L2)."""
     org = Org()
     org.does(ask.issue("g1", 100))
 
@@ -160,7 +160,7 @@ def test_a_grant_must_end_after_it_starts_and_after_now() -> None:
     org.does(ask.issue("g2", 100, starts=hours(-2), expires=T0 + 1))
 
 
-def test_what_is_refused_first_when_several_things_are_wrong() -> None:
+def test_precedence_of_refusals_of_an_issue() -> None:
     """Unknown account, known id, known reference, wrong times, too much: in that order (L2)."""
     org = Org()
     org.does(ask.issue("g1", 100, external_ref="invoice 7"))

@@ -126,7 +126,7 @@ def test_a_late_charge_on_lapsed_credits_is_two_postings() -> None:
     history_holds(org)
 
 
-def test_what_was_returned_after_the_expiry_is_undone_when_it_is_spent() -> None:
+def test_a_lapse_after_the_expiry_is_undone_when_the_credits_are_spent() -> None:
     """It lapsed on its return, later than the expiry; so does the undoing (L10, L12)."""
     org = Org()
     org.issue("g1", 100, expires=hours(3))
@@ -159,7 +159,7 @@ def test_returned_draws_pay_in_spend_order() -> None:
     assert ((GrantId("a"), 50), (GrantId("b"), 20)) == booked(events).own
 
 
-def test_what_another_hold_took_meanwhile_is_not_free() -> None:
+def test_credits_that_another_hold_had_meanwhile_are_not_free() -> None:
     """Never more than was free at every instant since, though all of it is free now (L12)."""
     org = Org()
     org.issue("g1", 60)

@@ -170,10 +170,10 @@ def test_lots_that_cost_nothing_are_dropped_too() -> None:
         (taking(1, 3), Code.EXCEEDS_HOLD, {"lots": 2, "asked": 3}),
     ],
 )
-def test_what_is_not_next_is_refused(
+def test_lots_are_taken_in_order(
     command: TakeLots | DropLots, code: Code, figures: dict[str, object]
 ) -> None:
-    """Whoever asks twice, or too late, changes nothing (L7)."""
+    """A repeated or late request changes nothing (L7)."""
     org = array()
     org.reserve("plain", 10)
     org.does(taking())
@@ -233,7 +233,7 @@ def test_budgets_count_as_many_lots_as_run_at_once() -> None:
     assert [] == find_problems(org.journal.books)
 
 
-def test_what_a_lot_claims_the_array_claims_no_more() -> None:
+def test_a_lot_takes_its_claim_from_the_array() -> None:
     """Both together claim what they have open, and no more (B5)."""
     org = array(3, at_once=1)
     org.budget("day", 10**9, account="org")
@@ -356,8 +356,8 @@ def test_more_lots_cannot_be_taken_than_there_are() -> None:
         Lots(count=1, at_once=1, amount=1, taken=2)
 
 
-def test_lots_that_are_not_there_are_told() -> None:
-    """`verify` finds a count that is not true, and a lot of a hold that has none."""
+def test_verify_finds_wrong_counts_of_lots() -> None:
+    """A count that is not true, and a lot of a hold that has none."""
     org = array()
     org.does(taking())
     books = org.journal.books

@@ -417,7 +417,7 @@ def test_the_most_that_shares_can_carry(parts: list[tuple[int, int]], most: int)
     assert most == max(fitting) == largest_carried(parts)
 
 
-def test_what_is_spendable_ends_at_debt_and_at_hard_budgets() -> None:
+def test_spendable_is_limited_by_debt_and_hard_budgets() -> None:
     """§12: the headroom of those that apply; of each user's budget, that of the user named."""
     org = Org()
     org.issue("g", 1_000)
@@ -439,8 +439,8 @@ def test_what_is_spendable_ends_at_debt_and_at_hard_budgets() -> None:
     assert (900, 0, 0) == (spendable("r"), spendable("t"), spendable("p"))
 
 
-def test_everything_that_forbids_a_hold_is_told() -> None:
-    """§4, §11: in the order of `Code`, each budget apart, of the cheapest type if it runs."""
+def test_all_refusals_of_a_hold_are_listed() -> None:
+    """§4, §11: in the order of `Code`, each budget separately, for the cheapest type of a run."""
     org = Org()
     org.issue("g", 10)
     for id, limit in (("b", 3_598), ("c", 3_599)):

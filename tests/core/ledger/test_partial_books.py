@@ -119,8 +119,8 @@ def reserve(amount: int) -> Reserve:
     )
 
 
-def test_what_is_loaded_does_not_grow_with_the_number_of_grants() -> None:
-    """A hold loads the grants it draws and a bounded rest, whatever the account owns (L16)."""
+def test_the_loaded_rows_do_not_grow_with_the_number_of_grants() -> None:
+    """A hold loads the grants it draws and a limited number of others (L16)."""
     few, many = Loader(org_with(200).books), Loader(org_with(2_000).books)
     outcomes = [loader.decide(reserve(35), T0 + 1) for loader in (few, many)]
 

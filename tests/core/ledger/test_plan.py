@@ -52,8 +52,8 @@ def test_a_cap_is_a_share_of_the_total_less_what_counts_already() -> None:
     assert ({"a": 2}, 5) == fill(sources, 7, total=8)
 
 
-def test_what_caps_leave_missing_is_kept_all_the_same() -> None:
-    """In order, as far as there is room beyond what was given already (L6)."""
+def test_a_remainder_beyond_share_caps_is_still_filled() -> None:
+    """In order, as far as there is room beyond the first pass (L6)."""
     halves = [source("a", 10, share=HALF), source("b", 10, share=HALF)]
     assert {"a": 4, "b": 3} == fill_beyond_caps(halves, 7, total=7)
 

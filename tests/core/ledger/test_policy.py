@@ -153,8 +153,8 @@ def test_a_share_is_rounded_down() -> None:
     assert {"promo": 33, "paid": 67} == org.draws("h1")
 
 
-def test_what_is_spendable_counts_a_capped_grant_by_its_share() -> None:
-    """With 30 free, half of the hold can come from the promotion: 60 in all (L8, L9)."""
+def test_spendable_counts_a_capped_grant_by_its_share() -> None:
+    """With 30 free, half of the hold can come from the promotion: 60 in total (L8, L9)."""
     org = Org()
     org.issue("promo", 1_000, kind=CreditKind.PROMO, policy=HALF)
     assert 0 == spendable(org, Context())
@@ -189,7 +189,7 @@ def test_two_capped_grants_together_can_carry_a_whole_hold() -> None:
     assert {"a": 100, "b": 100} == org.draws("h1")
 
 
-def test_what_rounding_leaves_between_two_capped_grants_is_an_overrun() -> None:
+def test_the_rounding_remainder_of_two_capped_grants_is_an_overrun() -> None:
     """Of 3, each may pay floor(1.5) = 1: the third is owed until others can pay it (L9, L13)."""
     org = Org()
     org.issue("a", 50, policy=HALF)
@@ -318,8 +318,8 @@ def test_given_back_work_of_a_non_refundable_grant_lapses() -> None:
     assert (70, 50) == (org.hold("h1").used, org.hold("h1").open)
 
 
-def test_what_was_forfeited_pays_no_late_usage() -> None:
-    """It is not free: never usable again (L9, L12)."""
+def test_forfeited_credits_pay_no_late_usage() -> None:
+    """They are not free: never usable again (L9, L12)."""
     org = Org()
     org.issue("promo", 100, policy=GrantPolicy(refundable=False))
     org.reserve("h1", 100)

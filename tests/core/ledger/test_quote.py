@@ -89,8 +89,8 @@ def test_a_quote_for_an_amount_has_the_rates_it_would_keep() -> None:
     assert (("h100", 1_000),) == found.rates
 
 
-def test_what_is_spendable_is_told_for_the_very_job() -> None:
-    """Its policies, its user's budgets (B1, L8)."""
+def test_a_quote_has_the_spendable_credits_for_the_job() -> None:
+    """By its grant policies and its user's budgets (B1, L8)."""
     org = Org(prices(h100=1_000))
     org.issue("any", 5_000)
     org.issue("eu", 50_000, policy=GrantPolicy(regions=frozenset({"eu"})))
@@ -243,7 +243,7 @@ def test_prices_of_the_org_go_before_those_of_the_deployment() -> None:
 # What forbids it
 
 
-def test_everything_that_forbids_a_hold_is_told_at_once_in_order() -> None:
+def test_a_quote_lists_all_refusals_in_order() -> None:
     """Debt, each hard budget on the path, credits: with the figures of each (B1)."""
     org = Org(prices(h100=1_000))
     org.issue("g", 600, policy=GrantPolicy(regions=frozenset({"eu"})))
@@ -289,8 +289,8 @@ def test_an_unknown_account_forbids_all_else() -> None:
     )
 
 
-def test_what_is_wrong_with_the_request_is_told_with_what_is_not_to_be_had() -> None:
-    """An unknown user, a hold that exists, a limit in the past or too far (B1)."""
+def test_a_quote_lists_errors_of_the_request_and_missing_credits() -> None:
+    """An unknown user, a hold that exists, an expiry in the past or too far (B1)."""
     org = Org()
     org.issue("g", 10)
     org.reserve("h1", 1)
@@ -351,8 +351,8 @@ def test_of_several_types_the_cheapest_tells_what_forbids() -> None:
     assert 500 == found.spendable
 
 
-def test_what_is_exactly_enough_is_not_forbidden() -> None:
-    """All that is spendable can be held; one more cannot (B1)."""
+def test_exactly_enough_credits_are_not_refused() -> None:
+    """All spendable credits can be held; one more cannot (B1)."""
     org = Org()
     org.issue("g", 100)
     org.budget("b", 100, account="org")

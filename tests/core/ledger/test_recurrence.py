@@ -70,7 +70,7 @@ def test_the_worked_example() -> None:
     org.rebuilds()
 
 
-def test_what_is_rolled_over_is_gone_where_it_lapsed_whatever_its_share_cap() -> None:
+def test_a_roll_over_ignores_share_caps() -> None:
     """A cap limits what a hold may take, not what is carried over (L9, L20)."""
     org = Org()
     much = 20_000 * CREDIT
@@ -213,8 +213,8 @@ def test_without_a_cap_nothing_is_rolled_over() -> None:
     assert 1_000 == spendable(org)
 
 
-def test_what_is_held_is_not_rolled_over() -> None:
-    """It stays usable by its hold, and lapses when it returns (L10, L20)."""
+def test_held_credits_are_not_rolled_over() -> None:
+    """They stay usable by their hold, and lapse when they return (L10, L20)."""
     org = Org()
     (january,) = issued(org.does(ask.recur("r1", 1_000, roll_over=500)))
     org.at(FEB - HOUR)
@@ -350,7 +350,7 @@ def test_only_a_known_recurrence_can_be_stopped() -> None:
 # What is refused
 
 
-def test_what_a_recurrence_is_refused_for() -> None:
+def test_precedence_of_refusals_of_a_recurrence() -> None:
     """Accounts, id, times, amount: in that order (L20)."""
     org = Org()
     org.does(ask.recur("r1", 100))
@@ -375,7 +375,7 @@ def test_what_a_recurrence_is_refused_for() -> None:
 # The bound of all credits
 
 
-def test_what_would_be_too_much_for_the_org_is_not_issued() -> None:
+def test_a_recurrence_issues_no_more_than_an_org_can_have() -> None:
     """The period's amount goes first, then the roll-over; both are cut (L14, L20)."""
     org = Org()
     org.does(ask.recur("r1", 100, PeriodKind.DAY, roll_over=60))

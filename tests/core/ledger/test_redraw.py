@@ -152,7 +152,7 @@ def test_expired_and_revoked_draws_still_cover() -> None:
     org.rebuilds()
 
 
-def test_what_is_available_of_an_expired_grant_is_not_drawn() -> None:
+def test_available_credits_of_an_expired_grant_are_not_drawn() -> None:
     """Its own draw stays, the rest of the grant has lapsed (L10)."""
     org = Org(prices(h100=PER_MS))
     org.issue("expired", 100, expires=hours(1))
@@ -184,7 +184,7 @@ def test_shares_are_taken_of_the_new_total() -> None:
     assert {"promo": 50, "paid": 50} == org.draws("h1")
 
 
-def test_what_shares_leave_missing_the_old_draws_fill() -> None:
+def test_old_draws_fill_what_share_caps_leave_missing() -> None:
     """Half of 33 is 16, twice: the last one comes from the first in spend order (M1)."""
     org = Org(prices(h100=PER_MS))
     org.issue("a", 50, policy=HALF)
@@ -404,7 +404,7 @@ def test_an_attempt_starts_while_its_hold_is_open(told: Instant, want: Instant) 
     assert want == org.hold("h1").meters[0][1].started_at
 
 
-def test_a_start_told_after_the_hold_has_ended_draws_nothing_and_can_be_charged_late() -> None:
+def test_a_start_reported_after_the_hold_has_ended_draws_nothing_and_can_be_charged_late() -> None:
     """Usage that happened is never lost, even if all of it becomes known too late (L12, L13)."""
     org = Org(RATES)
     org.issue("g1", 9_000)

@@ -144,7 +144,7 @@ def test_a_smaller_hold_keeps_what_it_would_have_drawn() -> None:
     ] == moves(events)
 
 
-def test_what_was_charged_counts_against_the_share() -> None:
+def test_charged_credits_count_against_the_share_cap() -> None:
     """20 charged, 40 to stay open: half of 60, less the 10 it was charged (L9)."""
     org = Org()
     org.issue("promo", 1_000, kind=CreditKind.PROMO, policy=HALF)
@@ -157,8 +157,8 @@ def test_what_was_charged_counts_against_the_share() -> None:
     assert {"promo": 20, "paid": 20} == org.draws("h1")
 
 
-def test_what_shares_leave_missing_is_kept_in_spend_order() -> None:
-    """Half of 33 is 16, twice; the hold keeps 33 all the same (L9)."""
+def test_a_refund_keeps_the_remainder_beyond_share_caps_in_spend_order() -> None:
+    """Half of 33 is 16, twice; the hold keeps 33 nevertheless (L9)."""
     org = Org()
     org.issue("a", 50, policy=HALF)
     org.issue("b", 50, policy=HALF)
@@ -174,10 +174,10 @@ def test_what_shares_leave_missing_is_kept_in_spend_order() -> None:
 
 @pytest.mark.parametrize("ending", ["refund", "release", "settle"])
 @pytest.mark.parametrize(("after", "lapses"), [(-1, False), (0, True), (1, True)])
-def test_what_comes_back_from_an_expired_grant_lapses_at_once(
+def test_credits_refunded_to_an_expired_grant_lapse_at_once(
     ending: str, after: int, lapses: bool
 ) -> None:
-    """One microsecond before the expiry it is available; at it and after, lapsed (L10, IL6)."""
+    """One microsecond before the expiry they are available; at it and after, lapsed (L10, IL6)."""
     org = Org()
     org.issue("g1", 100, expires=hours(1))
     org.reserve("h1", 60)
@@ -202,8 +202,8 @@ def test_what_comes_back_from_an_expired_grant_lapses_at_once(
     org.rebuilds()
 
 
-def test_what_comes_back_to_a_revoked_grant_is_revoked() -> None:
-    """Even when the grant has expired as well (L11)."""
+def test_credits_refunded_to_a_revoked_grant_are_revoked() -> None:
+    """Even if the grant has expired as well (L11)."""
     for instant in (T0, hours(1)):
         org = Org()
         org.issue("g1", 100, expires=hours(1))
@@ -217,8 +217,8 @@ def test_what_comes_back_to_a_revoked_grant_is_revoked() -> None:
         assert Parts(revoked=100) == org.parts("g1")
 
 
-def test_what_comes_back_keeps_its_expiry() -> None:
-    """It can be held again while the grant lives, and not after (L6)."""
+def test_refunded_credits_keep_their_expiry() -> None:
+    """They can be held again until the grant expires, and not after (L6)."""
     org = Org()
     org.issue("g1", 100, expires=hours(1))
     org.reserve("h1", 60)

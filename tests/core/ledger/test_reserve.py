@@ -108,7 +108,7 @@ def test_twenty_callers_of_75_on_500_get_exactly_six_holds() -> None:
     assert Parts(available=50, held=450) == org.parts("g1")
 
 
-def test_what_one_hold_has_no_other_can_use() -> None:
+def test_no_other_hold_can_use_held_credits() -> None:
     """A hold is escrow (L5, D8)."""
     org = Org()
     org.issue("g1", 100)
@@ -470,7 +470,7 @@ def test_a_hold_may_say_how_long_it_lasts() -> None:
 
 
 @pytest.mark.parametrize(("context", "most"), [(NO_CONTEXT, DAY), (JOB, 60 * DAY)])
-def test_a_hold_lasts_as_long_as_it_may_unless_it_says_so(context: Context, most: int) -> None:
+def test_a_hold_lasts_as_long_as_allowed_by_default(context: Context, most: int) -> None:
     """A job's longer than another; a microsecond more would be refused (L5)."""
     org = Org()
     org.issue("g1", 100)
@@ -703,7 +703,7 @@ def test_a_hard_budget_refuses_holds_and_extensions() -> None:
     org.rebuilds()
 
 
-def test_what_was_held_yesterday_counts_today() -> None:
+def test_a_hold_of_yesterday_counts_today() -> None:
     """An open hold claims its part of every period until it ends (B5)."""
     org = Org(prices(h100=PER_MS))
     org.issue("g1", 1_000)

@@ -30,8 +30,8 @@ def number(org: Org) -> int:
     return org.journal.books.header.number
 
 
-def test_what_is_new_is_kept_with_the_number_of_its_event() -> None:
-    """So that whoever changes it can tell which form they have seen."""
+def test_a_new_setting_is_stored_with_the_number_of_its_event() -> None:
+    """So that a client can state which version it has read."""
     org = Org()
     org.later(minutes=1)
 
@@ -44,8 +44,8 @@ def test_what_is_new_is_kept_with_the_number_of_its_event() -> None:
     org.rebuilds()
 
 
-def test_what_is_new_is_new_once() -> None:
-    """Nothing that is there is overwritten by whoever thinks it is not."""
+def test_creating_an_existing_setting_is_refused() -> None:
+    """A client that does not know it does not overwrite it."""
     org = Org()
     org.does(ask.keep("webhook", "w", "1", before=0))
     before = kept(org)
@@ -73,10 +73,10 @@ def test_a_name_is_of_one_kind() -> None:
 
 @pytest.mark.parametrize("body", ["2", None])
 @pytest.mark.parametrize("before", [None, 1, 6])
-def test_what_is_not_there_cannot_be_changed_or_dropped(
+def test_a_missing_setting_cannot_be_changed_or_deleted(
     body: str | None, before: int | None
 ) -> None:
-    """Whatever number it was seen at."""
+    """With any version number."""
     assert UNKNOWN == Org().refuses(ask.keep("webhook", "w", body, before=before))
 
 

@@ -30,8 +30,8 @@ def test_the_lower_priority_number_goes_first() -> None:
     assert {"first": 100, "a": 30} == org.draws("h1")
 
 
-def test_what_expires_sooner_goes_first() -> None:
-    """Among equal priorities the nearer expiry decides; what never expires is last (L4)."""
+def test_the_earlier_expiry_is_spent_first() -> None:
+    """Among equal priorities; grants that never expire are last (L4)."""
     org = Org()
     org.issue("never", 100, kind=CreditKind.PROMO, to="project", policy=GrantPolicy(regions=EU))
     org.issue("later", 100, expires=hours(3), policy=GrantPolicy(regions=EU))
@@ -111,7 +111,7 @@ def test_the_nearest_owner_pays_first() -> None:
     assert {"c": 100, "b": 100, "a": 50} == org.draws("h1")
 
 
-def test_distance_is_counted_from_whoever_asks() -> None:
+def test_distance_is_counted_from_the_account_of_the_request() -> None:
     """The same grants are spent in another order by another account (L4)."""
     org = Org()
     org.issue("a", 100, to="org")
@@ -124,8 +124,8 @@ def test_distance_is_counted_from_whoever_asks() -> None:
     assert {"a": 50} == org.draws("h2")
 
 
-def test_what_was_issued_earlier_goes_first() -> None:
-    """Among equally near ones the age decides (L4)."""
+def test_the_earlier_issue_is_spent_first() -> None:
+    """Among equally near grants (L4)."""
     org = Org()
     org.issue("z", 100)
     org.later(us=1)

@@ -114,8 +114,8 @@ def test_a_table_is_put_back_as_it_was_at_a_mark() -> None:
     assert {"a": 9} == dict(rows.items()), "nothing is noted any more"
 
 
-def test_what_is_loaded_is_no_change() -> None:
-    """It is not put back, and not told as replaced (D2)."""
+def test_loading_is_no_change() -> None:
+    """It is not undone, and not listed as replaced (D2)."""
     undo = Undo()
     part: Table[str, int] = Table("numbers", complete=False, undo=undo)
     mark = undo.mark()
@@ -171,8 +171,8 @@ def test_a_table_tells_how_much_it_keeps() -> None:
     assert before + 2 == books.size
 
 
-def test_each_replaced_row_is_told_once_as_it_was_at_the_mark() -> None:
-    """New rows with nothing; orders are not rows (D3)."""
+def test_each_replaced_row_is_listed_once_as_it_was_at_the_mark() -> None:
+    """New rows with None; indexes have no rows (D3)."""
     undo = Undo()
     rows: Table[str, int] = Table("numbers", undo=undo)
     other: Table[str, int] = Table("others", undo=undo)
@@ -257,7 +257,7 @@ def test_an_order_is_untouched_until_something_is_loaded() -> None:
     assert not part.untouched
 
 
-def test_a_key_beyond_what_is_loaded_is_not_told() -> None:
+def test_a_key_beyond_the_loaded_range_is_not_returned() -> None:
     """One that was added here may have unknown keys before it (D2)."""
     part = order(1, 2, 9, complete=False, through=(4,))
 
@@ -360,8 +360,8 @@ def test_a_part_tells_nothing_else_than_the_whole(
         assert want == seen
 
 
-def test_what_was_taken_out_before_it_was_loaded_stays_out_when_put_back() -> None:
-    """Added on trial and put back, it is as gone as before; taken out on trial, it comes (D2)."""
+def test_a_key_removed_before_loading_stays_removed_after_an_undone_trial() -> None:
+    """Added on trial and undone, it stays removed; removed on trial, it returns (D2)."""
     part = Index(NUMBERS, complete=False, undo=Undo())
     part.load([(1,)], through=(1,))
     part.discard((5,))
@@ -375,8 +375,8 @@ def test_what_was_taken_out_before_it_was_loaded_stays_out_when_put_back() -> No
     assert [1, 6] == told(part)
 
 
-def test_what_is_taken_out_twice_stays_out_when_the_second_time_is_put_back() -> None:
-    """It was gone before that (D2)."""
+def test_a_key_removed_twice_stays_removed_when_the_second_removal_is_undone() -> None:
+    """It was removed before that (D2)."""
     part = Index(NUMBERS, complete=False, undo=Undo())
     part.discard((5,))
     mark = part._undo.mark()
@@ -388,8 +388,8 @@ def test_what_is_taken_out_twice_stays_out_when_the_second_time_is_put_back() ->
     assert [] == told(part)
 
 
-def test_what_was_taken_out_is_not_loaded_again() -> None:
-    """What is stored is older than what is known here (D2)."""
+def test_a_removed_key_is_not_loaded_again() -> None:
+    """The stored keys are older than the memory (D2)."""
     order = Index(("limits",), complete=False)
     order.load([(1, "a")], through=(1, "a"))
     order.discard((1, "a"))
