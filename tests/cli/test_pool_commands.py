@@ -117,7 +117,7 @@ def test_key_for_a_node_is_created(
         assert 200 == caller.ask("PUT", f"/pools/{pool}/nodes/n1", node).status_code
         assert 403 == caller.ask("PUT", f"/pools/{pool}/nodes/n2", node).status_code
     assert "add --scope or --node" in funded.fails(2, "key", "create", "n1")
-    assert "names its node" in funded.fails(2, "key", "create", "n1", "--scope", "work")
+    assert "must name its node" in funded.fails(2, "key", "create", "n1", "--scope", "work")
 
 
 def test_node_is_drained_and_returned_to_service(
