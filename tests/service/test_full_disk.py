@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
+import httpx2
 import psycopg
 import pytest
 
@@ -19,6 +20,7 @@ from bursar.service.ledger.ledger import Ledger
 from bursar.service.queries.balances import LedgerReads
 from bursar.store.database import RESERVE_BYTES, Database, DatabaseFull, open_embedded
 from bursar.store.embedded.folder import StateFolder
+from tests.support.api_service import Process, refused
 from tests.support.databases import new_org
 from tests.support.embedded_guests import end_servers, new_room
 
@@ -167,3 +169,17 @@ def test_a_database_that_cannot_write_its_log_comes_back_with_the_room(disk: Dis
 
         one.asks("after", one.more())
         one.is_sound("before")
+
+
+@pytest.mark.slow
+def test_a_process_whose_disk_is_nearly_full_is_not_ready(disk: Disk, tmp_path: Path) -> None:
+    """It says so before a command has to be refused (N6)."""
+    process = Process("up", disk.state.path, tmp_path)
+    try:
+        disk.fill(RESERVE_BYTES // 2)
+        answer = httpx2.get(f"{process.url}/readyz")
+        assert "failed" == refused(answer, 503, "not_ready")["checks"]["disk"]
+        disk.clear()
+        assert 200 == httpx2.get(f"{process.url}/readyz").status_code
+    finally:
+        process.stop()
