@@ -105,7 +105,7 @@ def operator(running: Running) -> Shell:
     """An operator, with an org of this test's own."""
     process = running.process
     shell = Shell({"BURSAR_URL": process.url, "BURSAR_KEY": process.admin_key})
-    org = shell.json("org", "create", "acme")
+    org = shell.json("org", "create", "acme", "--tier", "paid")
     shell.org, shell.account = org["id"], org["account_id"]
     shell.environment["BURSAR_ORG"] = shell.org
     return shell

@@ -25,13 +25,12 @@ from bursar.core.value import replace
 from tests.support.partial_books import Loader
 from tests.support.strategies import History, histories
 
-pytestmark = pytest.mark.property
-
 T0 = 1_770_000_000_000_000
 # Each step is decided once for each row that it loads, so that 200 histories take a while.
 FEWER = settings(max_examples=settings().max_examples * 2 // 5)
 
 
+@pytest.mark.property
 @FEWER
 @given(histories())
 def test_a_part_decides_as_the_whole_does(history: History) -> None:
@@ -47,6 +46,7 @@ def test_a_part_decides_as_the_whole_does(history: History) -> None:
                 evolve(whole, event)
 
 
+@pytest.mark.property
 @FEWER
 @given(histories())
 def test_a_part_goes_on_from_what_it_decided(history: History) -> None:
@@ -69,6 +69,7 @@ def test_a_part_goes_on_from_what_it_decided(history: History) -> None:
         assert answers == [journal.do(ask, at) for at, ask in history.steps[begin : begin + 7]]
 
 
+@pytest.mark.property
 @FEWER
 @given(histories())
 def test_a_part_that_forgets_finished_work_decides_as_the_whole_does(history: History) -> None:
